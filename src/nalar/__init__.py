@@ -1,0 +1,14 @@
+"""Nalar, the sampling layer for language models: logits in, tokens out, by exactly the distribution that was asked for."""
+
+from __future__ import annotations
+
+from nalar.chain import Chain
+from nalar.distribution import Distribution
+from nalar.errors import NalarError
+from nalar.history import History
+from nalar.keys import Key
+from nalar.params import SamplingParams
+from nalar.sampler import Sampler
+from nalar.sampling import sample, sample_batch
+
+__all__ = ["Chain", "Distribution", "History", "Key", "NalarError", "Sampler", "SamplingParams", "sample", "sample_batch"]

@@ -1,0 +1,188 @@
+"""One sequence with memory: what a serving loop embeds.  It holds the keys and the history, and keeps them in step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nalar.chain import Chain, Evaluation
+from nalar.checks import INT32_MAX, check_integer
+from nalar.distribution import Distribution, Draw, check_draw
+from nalar.errors import InvalidValue
+from nalar.history import History, States
+from nalar.keys import Key, fresh_seed
+from nalar.rows import FloatRow, as_row, as_rows
+from nalar.sampling import Sample, check_chain, draw_sample
+from nalar.speculative.verdict import Verdict
+
+__all__ = ["Sampler", "Snapshot", "Window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The laws along a draft, each seeing the draft before it: ``laws[i]`` is the law after ``draft[:i]``.
+
+    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler's history.
+    """
+
+    draft: tuple[int, ...]
+    evaluations: tuple[Evaluation, ...]
+    states: tuple[States, ...]  # after each draft token
+    revision: int
+
+    @property
+    def laws(self) -> tuple[Distribution, ...]:
+        """The k + 1 laws of k draft tokens."""
+        return tuple(evaluation.law for evaluation in self.evaluations)
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
+
+    def __getitem__(self, index: int) -> Distribution:
+        return self.evaluations[index].law
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A sampler as one picklable value, states included: for preemption, or to move a sequence to another worker."""
+
+    chain: Chain
+    seed: int
+    sequence: int
+    attempt: int
+    prompt: tuple[int, ...]
+    log: tuple[tuple[int, States | None], ...]
+    draw: Draw
+    vocabulary: int | None
+
+
+class Sampler:
+    """``Sampler(chain, seed=None, sequence=0, prompt=(), output=())``: draws token after token, each with the key of its position.
+
+    ``seed``: in [0, 2⁶⁴), or None for fresh entropy; ``sampler.seed`` tells it.  ``prompt``, ``output``: ids so far; a stage that must have
+    seen the earlier draws needs ``Sampler.restore(snapshot)`` instead.  ``draw``: "inverse" or "race".  ``vocabulary``: how many ids
+    of each row count.
+
+    >>> sampler = Sampler(Chain.parse("temperature(0)"), seed=7, prompt=[1, 5])
+    >>> sampler.sample([0.0, 4.0, 1.0]).token, sampler.history
+    (1, History(prompt=[1, 5], output=[1]))
+    """
+
+    def __init__(
+        self, chain: Chain, seed: int | None = None, sequence: int = 0, prompt: Iterable[int] = (), output: Iterable[int] = (), *,
+        draw: Draw = "inverse", vocabulary: int | None = None,
+    ) -> None:
+        self.chain = check_chain(chain)
+        self.history = History(prompt, output)
+        self.draw = check_draw(draw)
+        self.vocabulary = None if vocabulary is None else check_integer("vocabulary", vocabulary, 1, INT32_MAX)
+        self._key = Key(fresh_seed() if seed is None else seed, sequence)
+
+    @property
+    def seed(self) -> int:
+        """The seed in use, chosen or drawn."""
+        return self._key.seed
+
+    @property
+    def key(self) -> Key:
+        """The key of the next draw."""
+        return self._key.at(self.history.position)
+
+    def sample(self, logits: Any, *, logprobs: int | None = None, keep_law: bool = False) -> Sample:
+        """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed."""
+        row = as_row(logits, self.vocabulary)
+        key = self.key
+        evaluation = self.chain.evaluate(row, self.history, key)
+        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
+        self.history.append(drawn.token, evaluation.after(drawn.token))
+        return drawn
+
+    def step(self, rows: Any, *, logprobs: int | None = None) -> Verdict:
+        """Draw from ``rows`` [1, vocabulary], commit, and return the Verdict."""
+        listed = as_rows(rows, self.vocabulary)
+        if len(listed) != 1:
+            raise InvalidValue(f"rows must hold 1 row, one more than the 0 draft tokens, got {len(listed)}")
+        return Verdict(0, (self.sample(listed[0], logprobs=logprobs),))
+
+    def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
+        """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
+        listed = as_rows(rows, self.vocabulary)
+        tokens = tuple(check_integer("a draft token", token, 0, listed[0].size - 1) for token in draft) if listed else tuple(draft)
+        if len(listed) != len(tokens) + 1:
+            raise InvalidValue(f"rows must hold {len(tokens) + 1} rows, one more than the {len(tokens)} draft tokens, got {len(listed)}")
+        start = self.history.position
+        try:
+            evaluations, states = self._along(listed, tokens)
+        finally:
+            self.history.rollback(self.history.position - start)
+        return Window(tokens, evaluations, states, self.history.revision)
+
+    def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
+        """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
+        but the last must be the window's draft."""
+        emitted = [check_integer("token", token, 0, INT32_MAX) for token in tokens]
+        known: list[States | None] = [None] * len(emitted) if window is None else self._observed(emitted, window)
+        for token, states in zip(emitted, known, strict=True):
+            self.history.append(token, states)
+
+    def rollback(self, n: int) -> None:
+        """Drop the last ``n`` output tokens, as if they had never been committed.  The attempt stays: see ``redraw``."""
+        self.history.rollback(n)
+
+    def redraw(self) -> None:
+        """Take the next attempt of the key: call it when drawing again *because of* what was drawn before.
+
+        The same uniform again would be biased: that it led to the rejected token is known.
+        """
+        key = self._key
+        self._key = Key(key.seed, key.sequence, None, key.attempt + 1)
+
+    def fork(self, sequence: int) -> Sampler:
+        """An independent sampler with the same past, drawing as another sequence of the same seed."""
+        if sequence == self._key.sequence:
+            raise InvalidValue(f"sequence must differ from this sampler's, whose noise the fork would reuse, got {sequence}")
+        return self._twin(Key(self._key.seed, sequence, None, self._key.attempt), self.history.copy())
+
+    def snapshot(self) -> Snapshot:
+        """This sampler as a value; ``Sampler.restore`` goes on from it as if nothing had happened."""
+        key, history = self._key, self.history
+        prompt, log = tuple(history.prompt.tolist()), tuple(history.log())
+        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary)
+
+    @classmethod
+    def restore(cls, snapshot: Snapshot) -> Sampler:
+        """The sampler that ``snapshot`` was taken of."""
+        sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
+        sampler._key = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt)
+        for token, states in snapshot.log:
+            sampler.history.append(token, states)
+        return sampler
+
+    def _along(self, rows: list[FloatRow], draft: tuple[int, ...]) -> tuple[tuple[Evaluation, ...], tuple[States, ...]]:
+        evaluations: list[Evaluation] = []
+        states: list[States] = []
+        for index, row in enumerate(rows):
+            evaluation = self.chain.evaluate(row, self.history, self.key)
+            evaluations.append(evaluation)
+            if index < len(draft):
+                states.append(_after(evaluation, draft[index]))
+                self.history.append(draft[index], states[-1])
+        return tuple(evaluations), tuple(states)
+
+    def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
+        if window.revision != self.history.revision:
+            raise InvalidValue("window must belong to this point of the history, got one made before it changed")
+        if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:
+            raise InvalidValue(f"tokens must be the window's draft {list(window.draft)} as far as accepted, then one more, got {emitted}")
+        return [*window.states[: len(emitted) - 1], _after(window.evaluations[len(emitted) - 1], emitted[-1])]
+
+    def _twin(self, key: Key, history: History) -> Sampler:
+        twin = Sampler.__new__(Sampler)
+        twin.chain, twin.draw, twin.vocabulary, twin._key, twin.history = self.chain, self.draw, self.vocabulary, key, history
+        return twin
+
+
+def _after(evaluation: Evaluation, token: int) -> States:
+    """The states after ``token``; where it cannot be drawn nothing is observed, for no rule gets past it."""
+    return evaluation.after(token) if evaluation.law.prob(token) > 0 else evaluation.states

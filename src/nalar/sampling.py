@@ -1,0 +1,193 @@
+"""The act: a row, a chain and a key give a token.  One row, or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nalar.candidates import log_sum_exp
+from nalar.chain import Chain, Evaluation
+from nalar.checks import check_choice, check_integer
+from nalar.distribution import Distribution, Draw
+from nalar.errors import BrokenRow, InvalidType, InvalidValue
+from nalar.history import History
+from nalar.keys import Key
+from nalar.rows import FloatRow, as_float64, as_row, as_rows
+
+__all__ = ["Batch", "Sample", "TokenLogprob", "check_chain", "draw_sample", "sample", "sample_batch"]
+
+
+class TokenLogprob(NamedTuple):
+    """One token of a view: its log-probability there, and its rank (1 is the most likely)."""
+
+    token: int
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One drawn token.
+
+    ``logprob`` is the token's log-probability under the law it was drawn from, the *final* view.  ``raw_logprob``, ``raw_rank``
+    and ``rank`` are there when ``logprobs`` was asked for: the *raw* view is the log-softmax of the logits as given.
+    ``top`` and ``raw_top`` are the n best of each view.  ``law`` is there with ``keep_law=True``.
+    """
+
+    token: int
+    logprob: float
+    key: Key
+    rank: int | None = None
+    raw_logprob: float | None = None
+    raw_rank: int | None = None
+    top: tuple[TokenLogprob, ...] = ()
+    raw_top: tuple[TokenLogprob, ...] = ()
+    law: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The samples of a batch, row by row.  Where a row failed: ``samples`` None, ``errors`` its error, ``tokens`` −1, ``logprobs`` NaN."""
+
+    samples: tuple[Sample | None, ...]
+    errors: tuple[Exception | None, ...]
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """int32 [rows]."""
+        return np.array([-1 if sample is None else sample.token for sample in self.samples], np.int32)
+
+    @property
+    def logprobs(self) -> npt.NDArray[np.float64]:
+        """float64 [rows], of the final view."""
+        return np.array([np.nan if sample is None else sample.logprob for sample in self.samples])
+
+
+def sample(
+    logits: Any, chain: Chain, key: Key, history: History | None = None, *, logprobs: int | None = None,
+    draw: Draw = "inverse", keep_law: bool = False, vocabulary: int | None = None,
+) -> Sample:
+    """Draw one token from the law that ``chain`` makes of ``logits``.
+
+    ``logits`` [vocabulary]: NumPy or torch CPU, float16, bfloat16, float32 or float64; read, never written.  ``key``: its position
+    None stands for the length of the history's output.  ``logprobs``: None, or n in [0, vocabulary] for ranks, the raw
+    log-probability and the n best of both views (one more pass).  ``vocabulary``: how many ids count, if the row is padded.
+    Raises BrokenRow for logits that define no distribution.
+
+    >>> import nalar
+    >>> nalar.sample([0.0, 4.0, 1.0], nalar.Chain.parse("temperature(0)"), nalar.Key(seed=7)).token
+    1
+    """
+    row, history = as_row(logits, vocabulary), history or History()
+    return draw_sample(row, _evaluation(row, chain, key, history), _at(key, history), logprobs, draw, keep_law)
+
+
+def sample_batch(
+    rows: Any, chains: Chain | Sequence[Chain], keys: Sequence[Key], histories: Sequence[History | None] | None = None, *,
+    threads: int = 1, errors: Literal["raise", "return"] = "raise", logprobs: int | None = None, draw: Draw = "inverse",
+    keep_law: bool = False, vocabulary: int | None = None,
+) -> Batch:
+    """``sample`` for each row, independently: the batch equals its rows one by one.
+
+    ``rows``: an array [rows, vocabulary], or a list of rows that may differ.  One chain serves all rows, or there is one a row; keys and
+    histories come one a row.  ``errors``: "raise" the first row's error, or "return" every error in its row's place and sample
+    the rest.  ``threads``: how many rows are worked on at once.
+
+    >>> import nalar
+    >>> keys = [nalar.Key(seed=7, sequence=i) for i in range(3)]
+    >>> batch = nalar.sample_batch(np.log([[0.9, 0.1], [np.nan, 1.0], [0.1, 0.9]]), nalar.Chain(), keys, errors="return")
+    >>> batch.tokens.tolist(), str(batch.errors[1])
+    ([1, -1, 1], 'row 1: logits must be finite or -inf, got nan at token 0')
+    """
+    listed = list(rows) if isinstance(rows, list | tuple) else as_rows(rows)
+    size = len(listed)
+    each_chain = [chains] * size if isinstance(chains, Chain) else _one_a_row("chains", chains, size)
+    each_key = _one_a_row("keys", keys, size)
+    each_history = [None] * size if histories is None else _one_a_row("histories", histories, size)
+    check_choice("errors", errors, ("raise", "return"))
+
+    def one(index: int) -> Sample:
+        return sample(
+            listed[index], each_chain[index], each_key[index], each_history[index],
+            logprobs=logprobs, draw=draw, keep_law=keep_law, vocabulary=vocabulary,
+        )
+
+    attempts = _spread(one, size, check_integer("threads", threads, 1))
+    failed = next((error for _, error in attempts if error is not None), None)
+    if failed is not None and errors == "raise":
+        raise failed
+    return Batch(tuple(drawn for drawn, _ in attempts), tuple(error for _, error in attempts))
+
+
+def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool) -> Sample:
+    """Draw from an evaluated law and report what was asked for."""
+    law = evaluation.law
+    token = law.draw(key, draw)
+    kept = law if keep_law else None
+    if logprobs is None:
+        return Sample(token, law.logprob(token), key, law=kept)
+    best = check_integer("logprobs", logprobs, 0, row.size)
+    values = as_float64(row)
+    total = log_sum_exp(values)
+    return Sample(
+        token, law.logprob(token), key, law.rank(token), float(values[token] - total), _rank(values, token),
+        tuple(TokenLogprob(int(other), law.logprob(other), place) for place, other in enumerate(law.top(best), 1)),
+        tuple(TokenLogprob(int(other), float(values[other] - total), place) for place, other in enumerate(_best(values, best), 1)),
+        kept,
+    )
+
+
+def check_chain(chain: Any) -> Chain:
+    """A chain, and not something that could be turned into one."""
+    if not isinstance(chain, Chain):
+        raise InvalidType(f"chain must be a nalar.Chain (see Chain.parse and Chain.from_params), got {chain!r}")
+    return chain
+
+
+def _evaluation(row: FloatRow, chain: Chain, key: Key, history: History) -> Evaluation:
+    if not isinstance(key, Key):
+        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
+    return check_chain(chain).evaluate(row, history, key)
+
+
+def _at(key: Key, history: History) -> Key:
+    return key.at(history.position) if key.position is None else key
+
+
+def _rank(values: npt.NDArray[np.float64], token: int) -> int:
+    return 1 + int((values > values[token]).sum()) + int((values[:token] == values[token]).sum())
+
+
+def _best(values: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.intp]:
+    """The ids of the n largest values, largest first, the lower id first among equals."""
+    return np.argsort(-values, kind="stable")[:n]
+
+
+def _one_a_row(name: str, given: Any, size: int) -> list[Any]:
+    if not isinstance(given, Sequence) or len(given) != size:
+        got = f"{len(given)}" if isinstance(given, Sequence) else type(given).__name__
+        raise InvalidValue(f"{name} must be a list with one entry for each of the {size} rows, got {got}")
+    return list(given)
+
+
+def _spread(one: Callable[[int], Sample], size: int, threads: int) -> list[tuple[Sample | None, Exception | None]]:
+    """``one`` for each row, in order; a row's exception stays with its row."""
+
+    def attempt(index: int) -> tuple[Sample | None, Exception | None]:
+        try:
+            return one(index), None
+        except BrokenRow as error:
+            return None, error.at(index)
+        except Exception as error:  # a user's own stage may raise anything
+            error.add_note(f"in row {index}")
+            return None, error
+
+    if threads == 1:
+        return [attempt(index) for index in range(size)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(attempt, range(size)))

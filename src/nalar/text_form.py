@@ -1,0 +1,133 @@
+"""A chain as text and back: ``stage | stage | …``, or ``identity``.
+
+``stage`` is ``name(argument, …)``; an argument is a literal, by position or ``name=literal``: numbers with ``inf``, quoted strings,
+``true``, ``false``, ``none``, lists, ``{id: number}``.  Python's own parser reads it, and only literals are evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any
+
+from nalar.errors import InvalidType, NalarError, ParseError
+from nalar.stages import BUILT_IN, Stage, built_in
+
+__all__ = ["parse_stages", "print_stage", "print_stages"]
+
+IDENTITY = "identity"
+NAMES = {"inf": float("inf"), "true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
+
+
+def print_stages(stages: Iterable[Stage]) -> str:
+    """The text of stages in order."""
+    return " | ".join(map(print_stage, stages)) or IDENTITY
+
+
+def print_stage(stage: Stage) -> str:
+    """``name(first, other=…)``: the first field by position, the others only where they are not the default."""
+    values = [(field, getattr(stage, field.name)) for field in _fields(type(stage)) if field.init]
+    first = [_print_literal(value) for _, value in values[:1]]
+    others = [f"{field.name}={_print_literal(value)}" for field, value in values[1:] if field.default is MISSING or value != field.default]
+    return f"{stage.name}({', '.join(first + others)})"
+
+
+def parse_stages(text: str, extra: Mapping[str, type[Stage]] | None = None) -> list[Stage]:
+    """The stages that ``text`` names; ``extra`` adds your own by name.  An error shows the column."""
+    if not isinstance(text, str):
+        raise InvalidType(f"a chain's text must be a string, got {text!r}")
+    if text.strip() == IDENTITY:
+        return []
+    line = text.replace("\n", " ")
+    return [_build(line, call, extra or {}) for call in _calls(line)]
+
+
+def _calls(text: str) -> list[ast.expr]:
+    """The operands of a | b | c, left to right."""
+    offset = len(text) - len(text.lstrip())
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ParseError("a chain must read stage(argument, …) | stage(argument, …)", text, offset + (error.offset or 1)) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise ParseError("a chain must read stage(argument, …) | stage(argument, …)", text, 1) from None
+    calls: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        calls.append(node.right)
+        node = node.left
+    return [node, *reversed(calls)]
+
+
+def _build(text: str, call: ast.expr, extra: Mapping[str, type[Stage]]) -> Stage:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ParseError("a stage must be written name(argument, …)", text, _column(text, call))
+    kind = _find(text, call.func, extra)
+    positional = [_literal(text, argument) for argument in call.args]
+    named = {_name(text, keyword): _literal(text, keyword.value) for keyword in call.keywords}
+    try:
+        return kind(*positional, **named)
+    except NalarError as error:
+        raise ParseError(str(error), text, _column(text, call)) from None
+    except TypeError:
+        wanted = ", ".join(field.name for field in _fields(kind))
+        raise ParseError(f"{call.func.id} takes ({wanted})", text, _column(text, call)) from None
+
+
+def _find(text: str, name: ast.Name, extra: Mapping[str, type[Stage]]) -> type[Stage]:
+    if name.id in extra:
+        return extra[name.id]
+    if name.id in BUILT_IN:
+        return built_in(name.id)
+    raise ParseError(f"a stage must be one of {', '.join([*BUILT_IN, *extra])}, got {name.id!r}", text, _column(text, name))
+
+
+def _name(text: str, keyword: ast.keyword) -> str:
+    if keyword.arg is None:
+        raise ParseError("an argument must be a literal", text, _column(text, keyword.value))
+    return keyword.arg
+
+
+def _literal(text: str, node: ast.expr) -> Any:
+    """The value of a literal; anything that would have to be computed is an error."""
+    match node:
+        case ast.Constant(value=int() | float() | str() as value):
+            return value
+        case ast.Name(id=name) if name in NAMES:
+            return NAMES[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if isinstance(value := _literal(text, operand), int | float):
+            return -value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(text, item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return [(_literal(text, key), _literal(text, value)) for key, value in zip(_keys(text, node, keys), values, strict=True)]
+    literals = "a number, inf, a quoted string, true, false, none, a list or {id: number}"
+    raise ParseError(f"an argument must be {literals}", text, _column(text, node))
+
+
+def _keys(text: str, node: ast.Dict, keys: list[ast.expr | None]) -> list[ast.expr]:
+    found = [key for key in keys if key is not None]
+    if len(found) != len(keys):  # {**other}
+        raise ParseError("an argument must be a literal", text, _column(text, node))
+    return found
+
+
+def _print_literal(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple) and value and all(isinstance(item, tuple) and isinstance(item[-1], float) for item in value):
+        return "{" + ", ".join(f"{token}: {_print_literal(amount)}" for token, amount in value) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_print_literal, value)) + "]"
+    return repr(value)
+
+
+def _fields(kind: type[Stage]) -> tuple[Field[Any], ...]:
+    return fields(kind) if is_dataclass(kind) else ()
+
+
+def _column(text: str, node: ast.expr) -> int:
+    """The column in the text as given, from 1; ast counts bytes of the stripped text."""
+    stripped = text.strip()
+    lead = len(text) - len(text.lstrip())
+    return lead + len(stripped.encode()[: node.col_offset].decode(errors="ignore")) + 1
