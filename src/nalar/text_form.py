@@ -122,7 +122,7 @@ def _print_literal(value: Any) -> str:
     return repr(value)
 
 
-def _fields(kind: type[Stage]) -> tuple[Field[Any], ...]:
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
     return fields(kind) if is_dataclass(kind) else ()
 
 
