@@ -7,8 +7,9 @@ from nalar.distribution import Distribution
 from nalar.errors import NalarError
 from nalar.history import History
 from nalar.keys import Key
+from nalar.model import load
 from nalar.params import SamplingParams
 from nalar.sampler import Sampler
 from nalar.sampling import sample, sample_batch
 
-__all__ = ["Chain", "Distribution", "History", "Key", "NalarError", "Sampler", "SamplingParams", "sample", "sample_batch"]
+__all__ = ["Chain", "Distribution", "History", "Key", "NalarError", "Sampler", "SamplingParams", "load", "sample", "sample_batch"]

@@ -1,0 +1,88 @@
+"""What a generation yields: one event for each drawn token, and the reply they fold into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nalar.sampling import Sample, TokenLogprob
+
+__all__ = ["Completion", "Event", "FinishReason", "Stats", "fold"]
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts and times of one reply.  ``emitted`` counts every drawn token, an end id too; times are in seconds."""
+
+    prompt: int = 0  # tokens in the prompt
+    reused: int = 0  # of those, already in the engine from an earlier call
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    steps: int = 0  # engine steps after the prompt
+    prompt_seconds: float = 0.0
+    seconds: float = 0.0  # the whole reply, prompt included
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens a second, the prompt's time left out."""
+        return self.emitted / max(self.seconds - self.prompt_seconds, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One drawn token: the text that became safe to show with it, and on the last event why the reply ends.
+
+    ``kept``, on the last event, is how many of the reply's tokens belong to its text.
+    """
+
+    token: int
+    text: str
+    logprobs: Sample
+    finish: FinishReason | None = None
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole reply.
+
+    ``tokens`` are the ids of ``text``, without the end id and without what a stop string cut away; ``logprobs`` (final) has one
+    entry for each.  ``raw_logprobs`` and ``top`` are there when ``logprobs`` was asked for.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    seed: int
+    chain: str
+    stats: Stats
+    raw_logprobs: tuple[float, ...] | None = None
+    top: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    raw_top: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    samples: tuple[Sample, ...] = field(default=(), repr=False)
+
+
+def fold(events: Iterable[Event], *, seed: int, chain: str, stats: Stats) -> Completion:
+    """The reply that ``events`` add up to; their texts joined are its text."""
+    listed = list(events)
+    last = listed[-1]
+    samples = tuple(event.logprobs for event in listed)[: last.kept]
+    asked = listed[0].logprobs.raw_logprob is not None
+    return Completion(
+        text="".join(event.text for event in listed),
+        tokens=tuple(sample.token for sample in samples),
+        logprobs=tuple(sample.logprob for sample in samples),
+        finish_reason=last.finish or "length",
+        seed=seed,
+        chain=chain,
+        stats=stats,
+        raw_logprobs=tuple(sample.raw_logprob or 0.0 for sample in samples) if asked else None,
+        top=tuple(sample.top for sample in samples) if asked else None,
+        raw_top=tuple(sample.raw_top for sample in samples) if asked else None,
+        samples=samples,
+    )

@@ -1,0 +1,259 @@
+"""The default engine: GGUF models through llama.cpp's own functions, with rows that do not depend on their neighbours.
+
+Price and promise.  Slices of 63 tokens (see ``slices``) make a row the same, bit for bit, however the text before it was cut
+and whatever is computed beside it; a step of exactly one token is the exception, which ``reproducible=True`` removes at
+about 60 % more time a step.  A process has one engine thread: a call while another runs is an error, never a race.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from nalar.checks import check_flag, check_integer
+from nalar.engines.base import Lease, Limits, Loaded, LoadOptions, Rows, Sequence, Work, lend
+from nalar.engines.cells import Cells
+from nalar.engines.gguf_vocabulary import GgufVocabulary
+from nalar.engines.llama_context import Context, Shape
+from nalar.engines.llama_model import Model
+from nalar.engines.slices import Place, cut, layout
+from nalar.engines.weights import PACKAGED, find_weights
+from nalar.errors import EngineError, EngineFull, InvalidValue
+
+__all__ = ["LlamaEngine", "load"]
+
+COMFORT = 8192  # cells: the default context, and how large a cache grows before sequences must share it
+MOST_SEQUENCES = 255  # llama.cpp has 256, of which `reproducible` needs one
+
+
+def load(name: str, options: LoadOptions) -> Loaded:
+    """The engine for ``name``: "smollm2", or a path to a .gguf file.
+
+    ``options.context`` is in [1, the model's training context], by default that but at most 8192.  The cache has room for
+    ``sequences`` full contexts up to 8192 tokens, or one full context if that is more; past it, sequences share it, and a
+    step that does not fit raises ``EngineFull``.
+
+    Raises ``ModelNotFound``, ``MissingPackage``, ``InvalidValue`` for an option out of range, ``EngineError`` without memory.
+    """
+    path = find_weights(name)
+    model = Model(path)
+    try:
+        engine = LlamaEngine(model, options)
+    except BaseException:
+        model.free()
+        raise
+    return Loaded(engine, name if name in PACKAGED else path.stem, engine.release)
+
+
+class LlamaEngine:
+    """One model and one cache, shared by the open sequences.  See ``base.Engine`` for the contract.
+
+    ``defaults`` are the model file's own sampling settings, as text, to be shown; ``cells`` is the cache's size in tokens.
+    """
+
+    def __init__(self, model: Model, options: LoadOptions) -> None:
+        trained = model.training_context()
+        context = min(trained, COMFORT)
+        if options.context is not None:
+            context = check_integer("context", options.context, 1, trained)
+        sequences = check_integer("sequences", options.sequences, 1, MOST_SEQUENCES)
+        threads = _usable_cores() if options.threads is None else check_integer("threads", options.threads, 1)
+        spare = int(check_flag("reproducible", options.reproducible))  # one more slot, for the token that keeps a lone one company
+        self._model = model
+        self._context = Context(model, Shape(min(context * sequences, max(context, COMFORT)) + spare, sequences + spare, threads))
+        self._cells = Cells(self._context.cells - spare)
+        self._spare = sequences if spare else None
+        self._open: dict[int, Sequence] = {}
+        self._busy, self._lease = threading.Lock(), Lease()
+        self.vocabulary = GgufVocabulary(model)
+        self.defaults = model.sampling_defaults()
+        self.limits = Limits(min(context, self._cells.capacity), self._cells.capacity, sequences, model.can_truncate(), True)
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences together can hold; a forked sequence shares its prefix."""
+        return self._cells.capacity
+
+    @property
+    def cells_used(self) -> int:
+        """Tokens that they hold now."""
+        return self._cells.used()
+
+    def open(self) -> Sequence:
+        """A new, empty sequence.  Raises ``EngineFull``."""
+        with self._turn():
+            return self._take_slot()
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A sequence with the same tokens, sharing their cells.  Raises ``EngineFull``."""
+        with self._turn():
+            self._check_open(sequence)
+            twin = self._take_slot()
+            self._context.copy(sequence.slot, twin.slot)
+            self._cells.share(sequence.slot, twin.slot)
+            twin.tokens = list(sequence.tokens)
+            return twin
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Keep the first ``length`` tokens.  Raises ``EngineError`` where ``limits.can_truncate`` is False."""
+        with self._turn():
+            self._check_open(sequence)
+            length = check_integer("length", length, 0, len(sequence.tokens))
+            if length == len(sequence.tokens):
+                return
+            if not self._context.remove(sequence.slot, length):
+                raise EngineError(f"this model cannot cut a sequence from {len(sequence.tokens)} tokens back to {length}")
+            self._shorten(sequence, length)
+
+    def close(self, sequence: Sequence) -> None:
+        """Free the sequence's slot and cells; closing one again does nothing."""
+        if sequence.closed:
+            return
+        with self._turn():
+            self._check_open(sequence)
+            self._discard(sequence)
+
+    def step(self, work: list[Work]) -> list[Rows]:
+        """Append each work's tokens and lend the rows after its last ``rows`` of them; an error leaves everything as it was.
+
+        Raises ``InvalidValue`` for work that is none, ``EngineFull`` past the context or without free cells.
+        """
+        with self._turn():
+            self._check_work(work)
+            lengths = [len(one.sequence.tokens) for one in work]
+            try:
+                rows = self._compute(work)
+                for one in work:
+                    one.sequence.tokens.extend(one.tokens)
+                    self._cells.take(one.sequence.slot, len(one.tokens))
+            except BaseException:  # KeyboardInterrupt too: it arrives between two slices of a long prompt
+                for one, length in zip(work, lengths, strict=True):
+                    self._restore(one.sequence, length)
+                raise
+            ends = np.cumsum([one.rows for one in work])
+            return [lend(rows[end - one.rows : end], self._lease) for one, end in zip(work, ends, strict=True)]
+
+    def release(self) -> None:
+        """Free the cache and the weights; idempotent.  Any later call raises ``EngineError``, and rows lent are gone."""
+        if not self._context.alive:
+            return
+        with self._turn():
+            for sequence in self._open.values():
+                sequence.closed = True
+            self._open.clear()
+            self._context.free()
+            self._model.free()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call at a time; each ends the lease of the rows lent before it."""
+        if not self._busy.acquire(blocking=False):
+            raise EngineError("the engine is busy with another call: it belongs to one thread at a time")
+        try:
+            if not self._context.alive:
+                raise EngineError("the engine has been released; load the model again to use it")
+            self._lease.ended = True
+            self._lease = Lease()
+            yield
+        finally:
+            self._busy.release()
+
+    def _compute(self, work: list[Work]) -> npt.NDArray[np.float32]:
+        """Every wanted row, in the order of ``work``: borrowed when one slice has them all, else gathered."""
+        slices = list(cut(layout(work)))
+        wanted = [sum(place.wanted for place in one) for one in slices]
+        total, size = sum(wanted), self.vocabulary.size
+        gathered = None if not slices or wanted[-1] == total else np.empty((total, size), np.float32)
+        done, rows = 0, self._context.rows(0, 0)
+        for places, count in zip(slices, wanted, strict=True):
+            self._compute_slice(places)
+            rows = self._context.rows(_first_wanted(places), count)
+            if gathered is not None:
+                gathered[done : done + count] = rows[:, :size]
+            done += count
+        return rows[:, :size] if gathered is None else gathered
+
+    def _compute_slice(self, places: list[Place]) -> None:
+        if len(places) > 1 or self._spare is None:
+            self._context.compute(places)
+            return
+        company = Place(self._spare, 0, places[0].token, False, True)
+        try:
+            self._context.compute([*places, company])
+        finally:
+            self._context.remove(self._spare)
+
+    def _restore(self, sequence: Sequence, length: int) -> None:
+        """Undo a failed step: llama.cpp keeps the slices that it had finished."""
+        slot = sequence.slot
+        self._shorten(sequence, length)
+        if self._context.remove(slot, length) and self._context.length(slot) == length:
+            return
+        # A recurrent state has no way back but to read the tokens again.
+        self._context.remove(slot)
+        try:
+            for places in cut(layout([Work(Sequence(slot), tuple(sequence.tokens), 0)])):
+                self._compute_slice(places)
+        except BaseException:
+            self._discard(sequence)
+            raise
+
+    def _take_slot(self) -> Sequence:
+        slot = next((slot for slot in range(self.limits.sequences) if slot not in self._open), None)
+        if slot is None:
+            raise EngineFull(f"all {self.limits.sequences} sequences are open; close one, or load with more sequences")
+        self._context.remove(slot)  # whatever happened before, nobody reads a previous tenant's cells
+        self._open[slot] = Sequence(slot)
+        return self._open[slot]
+
+    def _discard(self, sequence: Sequence) -> None:
+        self._context.remove(sequence.slot)
+        self._shorten(sequence, 0)
+        sequence.closed = True
+        self._open.pop(sequence.slot, None)
+
+    def _shorten(self, sequence: Sequence, length: int) -> None:
+        del sequence.tokens[length:]
+        self._cells.keep(sequence.slot, length)
+
+    def _check_open(self, sequence: Sequence) -> None:
+        if sequence.closed:
+            raise EngineError("the sequence is closed")
+        if self._open.get(sequence.slot) is not sequence:
+            raise EngineError("the sequence belongs to another engine")
+
+    def _check_work(self, work: list[Work]) -> None:
+        if len({id(one.sequence) for one in work}) < len(work):
+            raise InvalidValue("work must name each sequence once a step")
+        for index, one in enumerate(work):
+            self._check_open(one.sequence)
+            self._check_tokens(f"work[{index}]", one)
+        needed = sum(len(one.tokens) for one in work)
+        if not self._cells.fit(needed):
+            used, room = self._cells.used(), self._cells.capacity
+            raise EngineFull(f"the step adds {needed} tokens to {used} in a cache of {room}, which all sequences share")
+
+    def _check_tokens(self, name: str, work: Work) -> None:
+        held, added, size = len(work.sequence.tokens), len(work.tokens), self.vocabulary.size
+        check_integer(f"{name}.rows", work.rows, 0, added)
+        if not added:
+            raise InvalidValue(f"{name}.tokens must hold at least one token, got none")
+        low, high = min(work.tokens), max(work.tokens)
+        if low < 0 or high >= size:
+            raise InvalidValue(f"{name}.tokens must be ids in [0, {size - 1}], got {low if low < 0 else high}")
+        if held + added > self.limits.context:
+            raise EngineFull(f"{held + added} tokens ({held} held, {added} new) do not fit the context of {self.limits.context}")
+
+
+def _first_wanted(places: list[Place]) -> int:
+    return next((index for index, place in enumerate(places) if place.wanted), 0)
+
+
+def _usable_cores() -> int:
+    """Cores this process may run on, which a container often makes fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
