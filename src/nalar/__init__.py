@@ -1,7 +1,5 @@
 """Nalar, the sampling layer for language models: logits in, tokens out, by exactly the distribution that was asked for."""
 
-from __future__ import annotations
-
 from nalar.chain import Chain
 from nalar.distribution import Distribution
 from nalar.errors import NalarError

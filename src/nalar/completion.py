@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nalar.echo import PromptToken
 from nalar.sampling import Sample, TokenLogprob
+from nalar.trace import Trace
 
 __all__ = ["Completion", "Event", "FinishReason", "Stats", "fold"]
 
@@ -36,7 +38,7 @@ class Stats:
 class Event:
     """One drawn token: the text that became safe to show with it, and on the last event why the reply ends.
 
-    ``kept``, on the last event, is how many of the reply's tokens belong to its text.
+    ``kept``, on the last event, is how many of the reply's tokens belong to its text.  ``trace`` is there when it was asked for.
     """
 
     token: int
@@ -44,6 +46,7 @@ class Event:
     logprobs: Sample
     finish: FinishReason | None = None
     kept: int = 0
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Completion:
     """A whole reply.
 
     ``tokens`` are the ids of ``text``, without the end id and without what a stop string cut away; ``logprobs`` (final) has one
-    entry for each.  ``raw_logprobs`` and ``top`` are there when ``logprobs`` was asked for.
+    entry for each.  ``raw_logprobs``, ``top`` and ``raw_top`` are there when ``logprobs`` was asked for, ``prompt_logprobs`` with ``echo=True``.
     """
 
     text: str
@@ -64,10 +67,13 @@ class Completion:
     raw_logprobs: tuple[float, ...] | None = None
     top: tuple[tuple[TokenLogprob, ...], ...] | None = None
     raw_top: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    prompt_logprobs: tuple[PromptToken, ...] | None = None
     samples: tuple[Sample, ...] = field(default=(), repr=False)
 
 
-def fold(events: Iterable[Event], *, seed: int, chain: str, stats: Stats) -> Completion:
+def fold(
+    events: Iterable[Event], *, seed: int, chain: str, stats: Stats, prompt_logprobs: tuple[PromptToken, ...] | None = None
+) -> Completion:
     """The reply that ``events`` add up to; their texts joined are its text."""
     listed = list(events)
     last = listed[-1]
@@ -84,5 +90,6 @@ def fold(events: Iterable[Event], *, seed: int, chain: str, stats: Stats) -> Com
         raw_logprobs=tuple(sample.raw_logprob or 0.0 for sample in samples) if asked else None,
         top=tuple(sample.top for sample in samples) if asked else None,
         raw_top=tuple(sample.raw_top for sample in samples) if asked else None,
+        prompt_logprobs=prompt_logprobs,
         samples=samples,
     )

@@ -38,10 +38,12 @@ class Counts:
 
     @property
     def prompt(self) -> Int32:
+        """How often each occurs in the prompt."""
         return self._columns[1, : self._used]
 
     @property
     def output(self) -> Int32:
+        """How often each occurs in the output."""
         return self._columns[2, : self._used]
 
     def add(self, token: int, column: int) -> None:
@@ -106,10 +108,12 @@ class History:
 
     @property
     def prompt(self) -> Int32:
+        """The ids before the first drawn token, int32."""
         return _read_only(self._tokens[: self.boundary])
 
     @property
     def output(self) -> Int32:
+        """The drawn ids, int32."""
         return _read_only(self._tokens[self.boundary : self._length])
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Any
 
 from nalar.chain import Chain
 from nalar.checks import check_flag, check_integer
 from nalar.completion import Completion, Event, Stats, fold
+from nalar.echo import PromptToken, prompt_logprobs
 from nalar.engines import load_engine
 from nalar.engines.base import Engine, LoadOptions, Message
 from nalar.errors import InvalidType, InvalidValue
-from nalar.generate import Host, Progress, Request, check_prompt, run
+from nalar.feed import Host, Progress, check_prompt
+from nalar.generate import Request, run
+from nalar.generate_many import run_many
 from nalar.history import as_ids
 from nalar.keys import fresh_seed
 from nalar.params import SamplingParams
@@ -21,6 +25,8 @@ from nalar.sampling import check_chain
 from nalar.stages import MinTokens
 
 __all__ = ["Model", "load"]
+
+Prompt = str | Iterable[int]
 
 LAW_FIELDS = (  # what a chain decides, so that it cannot be asked for beside one
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
@@ -63,27 +69,50 @@ class Model:
         self._host = Host(engine, Prefixes(engine))
 
     def generate(
-        self, prompt: str | Iterable[int] | None = None, params: SamplingParams | None = None, *,
-        messages: list[Message] | None = None, chain: Chain | None = None, progress: Progress | None = None, **fields: Any,
+        self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
+        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, **fields: Any,
     ) -> Completion:
         """One whole reply.
 
         ``prompt``: text, tokenised without control tokens, or token ids; or ``messages``: a chat, rendered by the model's own
         template.  ``params`` and single ``fields`` of SamplingParams, which override them; or a ``chain`` for the law, beside
-        fields for the rest.
+        fields for the rest.  ``echo``: also report the prompt's own log-probabilities.
 
         >>> with load("toy") as model:
         ...     out = model.generate(messages=[{"role": "user", "content": "Hello"}], seed=7, max_tokens=5)
         >>> len(out.tokens) <= 5, out.seed
         (True, 7)
         """
-        request = self._request(prompt, params, messages, chain, progress, fields)
-        stats = Stats()
-        return fold(run(self._host, request, stats), seed=request.seed, chain=str(request.chain), stats=stats)
+        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields)
+        told = self._echo(request) if check_flag("echo", echo) else None
+        events, stats = self.events(request)
+        return fold(events, seed=request.seed, chain=str(request.chain), stats=stats, prompt_logprobs=told)
+
+    def generate_n(
+        self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
+        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, n: int | None = None, **fields: Any,
+    ) -> list[Completion]:
+        """``n`` replies to one prompt, which is evaluated once; the first is ``generate``'s.
+
+        They are what n runs with sequence 0 … n − 1 draw, on an engine whose rows do not depend on how many are computed at once
+        (``load(…, reproducible=True)``).
+
+        >>> with load("toy") as model:
+        ...     [out.text for out in model.generate_n("The ", n=2, seed=7, max_tokens=9)]
+        ['se bridg,', 'bird said']
+        """
+        asked = _merge(params, fields)
+        request = self.request(prompt, asked.replace({"n": 1}), messages=messages, chain=chain, progress=progress)
+        told = self._echo(request) if check_flag("echo", echo) else None
+        branches = run_many(self._host, request, check_integer("n", asked.n if n is None else n, 1))
+        return [
+            fold(branch.events, seed=request.seed, chain=str(request.chain), stats=branch.stats, prompt_logprobs=told)
+            for branch in branches
+        ]
 
     def stream(
-        self, prompt: str | Iterable[int] | None = None, params: SamplingParams | None = None, *,
-        messages: list[Message] | None = None, chain: Chain | None = None, progress: Progress | None = None, **fields: Any,
+        self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
+        chain: Chain | None = None, progress: Progress | None = None, **fields: Any,
     ) -> Iterator[str]:
         """The reply piece by piece; joined, the pieces are ``generate``'s text.  Closing the iterator cancels the reply.
 
@@ -91,17 +120,27 @@ class Model:
         ...     "".join(model.stream("The ", seed=7)) == model.generate("The ", seed=7).text
         True
         """
-        events, _, _ = self.events(prompt, params, messages=messages, chain=chain, progress=progress, **fields)
-        return (event.text for event in events if event.text)
+        events, _ = self.events(self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields))
+        return _texts(events)
 
-    def events(
-        self, prompt: str | Iterable[int] | None = None, params: SamplingParams | None = None, *,
-        messages: list[Message] | None = None, chain: Chain | None = None, progress: Progress | None = None, **fields: Any,
-    ) -> tuple[Iterator[Event], Request, Stats]:
-        """The events of a reply, the request they answer, and the stats they fill in."""
-        request = self._request(prompt, params, messages, chain, progress, fields)
+    def request(
+        self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
+        chain: Chain | None = None, progress: Progress | None = None, trace: bool = False, **fields: Any,
+    ) -> Request:
+        """What ``generate`` is asked, resolved and checked: prompt ids, chain, seed."""
+        asked = _merge(params, fields)
+        if asked.n != 1:
+            raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
+        law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
+        seed = fresh_seed() if asked.seed is None else asked.seed
+        ids = self._encode(prompt, messages)
+        check_prompt(self._host, ids)
+        return Request(ids, law, asked, seed, progress=progress, trace=trace)
+
+    def events(self, request: Request) -> tuple[Generator[Event], Stats]:
+        """The events of one reply, and the stats that fill in as they come."""
         stats = Stats()
-        return run(self._host, request, stats), request, stats
+        return run(self._host, request, stats), stats
 
     def close(self) -> None:
         """Free the model.  Calling it again does nothing."""
@@ -114,31 +153,19 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _request(
-        self, prompt: str | Iterable[int] | None, params: SamplingParams | None, messages: list[Message] | None,
-        chain: Chain | None, progress: Progress | None, fields: dict[str, Any],
-    ) -> Request:
-        asked = _merge(params, fields)
-        if asked.n != 1:
-            raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
-        law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(chain, params, fields, asked)
-        seed = fresh_seed() if asked.seed is None else asked.seed
-        request = Request(self._encode(prompt, messages), law, asked, seed, progress=progress)
-        check_prompt(self._host, request.prompt)
-        return request
-
-    def _beside(self, chain: Chain, params: SamplingParams | None, fields: dict[str, Any], asked: SamplingParams) -> Chain:
+    def _beside(self, chain: Chain, asked: SamplingParams, fields: dict[str, Any]) -> Chain:
         """A chain of the caller's own, behind the mask that ``min_tokens`` asks for."""
         neutral = SamplingParams()
         named = [name for name in LAW_FIELDS if getattr(asked, name) != getattr(neutral, name) or name in fields]
         if named:
             raise InvalidValue(f"chain decides {', '.join(named)} itself, got both")
-        guard = Chain.from_params(SamplingParams(
-            min_tokens=asked.min_tokens, max_tokens=asked.max_tokens, stop_tokens=asked.stop_tokens, ignore_eos=asked.ignore_eos,
-        ), self.engine.vocabulary.ends)
-        return Chain([*(stage for stage in guard if isinstance(stage, MinTokens)), *check_chain(chain)])
+        guard = [stage for stage in Chain.from_params(asked, self.engine.vocabulary.ends) if isinstance(stage, MinTokens)]
+        return Chain([*guard, *chain])
 
-    def _encode(self, prompt: str | Iterable[int] | None, messages: list[Message] | None) -> tuple[int, ...]:
+    def _echo(self, request: Request) -> tuple[PromptToken, ...]:
+        return prompt_logprobs(self._host, request.prompt, request.params.logprobs or 0)
+
+    def _encode(self, prompt: Prompt | None, messages: list[Message] | None) -> tuple[int, ...]:
         if (prompt is None) == (messages is None):
             raise InvalidType("give either prompt or messages, got " + ("neither" if prompt is None else "both"))
         vocabulary = self.engine.vocabulary
@@ -156,3 +183,11 @@ def _merge(params: SamplingParams | None, fields: dict[str, Any]) -> SamplingPar
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidType(f"params must be a nalar.SamplingParams, got {params!r}")
     return (params or SamplingParams()).replace(fields)
+
+
+def _texts(events: Generator[Event]) -> Iterator[str]:
+    """The texts of events; closing it closes the events, which cancels the reply."""
+    with closing(events):
+        for event in events:
+            if event.text:
+                yield event.text

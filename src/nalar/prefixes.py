@@ -24,7 +24,7 @@ class Prefixes:
         best = max(self._idle, key=lambda sequence: self._reusable(sequence, prompt), default=None)
         reused = 0 if best is None else self._reusable(best, prompt)
         if best is None or reused == 0:
-            return self._open(), 0
+            return self.open(), 0
         self._idle.remove(best)
         if len(best.tokens) > reused:
             self._engine.truncate(best, reused)
@@ -45,7 +45,8 @@ class Prefixes:
             return True
         return False
 
-    def _open(self) -> Sequence:
+    def open(self) -> Sequence:
+        """An empty sequence; idle ones make room when the engine has no other."""
         while True:
             try:
                 return self._engine.open()

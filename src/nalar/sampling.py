@@ -19,7 +19,7 @@ from nalar.history import History
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, as_rows
 
-__all__ = ["Batch", "Sample", "TokenLogprob", "check_chain", "draw_sample", "sample", "sample_batch"]
+__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "sample", "sample_batch"]
 
 
 class TokenLogprob(NamedTuple):
@@ -135,9 +135,9 @@ def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int |
     values = as_float64(row)
     total = log_sum_exp(values)
     return Sample(
-        token, law.logprob(token), key, law.rank(token), float(values[token] - total), _rank(values, token),
+        token, law.logprob(token), key, law.rank(token), float(values[token] - total), rank_of(values, token),
         tuple(TokenLogprob(int(other), law.logprob(other), place) for place, other in enumerate(law.top(best), 1)),
-        tuple(TokenLogprob(int(other), float(values[other] - total), place) for place, other in enumerate(_best(values, best), 1)),
+        best_tokens(values, total, best),
         kept,
     )
 
@@ -159,13 +159,15 @@ def _at(key: Key, history: History) -> Key:
     return key.at(history.position) if key.position is None else key
 
 
-def _rank(values: npt.NDArray[np.float64], token: int) -> int:
+def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
+    """1 + tokens greater + equal ones with a lower id."""
     return 1 + int((values > values[token]).sum()) + int((values[:token] == values[token]).sum())
 
 
-def _best(values: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.intp]:
-    """The ids of the n largest values, largest first, the lower id first among equals."""
-    return np.argsort(-values, kind="stable")[:n]
+def best_tokens(values: npt.NDArray[np.float64], total: float, n: int) -> tuple[TokenLogprob, ...]:
+    """The ``n`` largest of a row's logits, whose log-sum-exp is ``total``; the lower id first among equals."""
+    order = np.argsort(-values, kind="stable")[:n] if n else np.zeros(0, np.intp)
+    return tuple(TokenLogprob(int(token), float(values[token] - total), place) for place, token in enumerate(order, 1))
 
 
 def _one_a_row(name: str, given: Any, size: int) -> list[Any]:

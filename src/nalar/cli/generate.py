@@ -47,7 +47,8 @@ def generate(
     if system is not None and not chat:
         raise InvalidValue("--system needs --chat, got it alone")
     with load(model, context=context, threads=threads, reproducible=reproducible) as loaded:
-        events, request, stats = loaded.events(params=params, chain=law, **ask)
+        request = loaded.request(params=params, chain=law, **ask)
+        events, stats = loaded.events(request)
         if as_json:
             click.echo(_as_json(fold(events, seed=request.seed, chain=str(request.chain), stats=stats)))
             return 0

@@ -51,7 +51,8 @@ class GgufVocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, the model's first token before them where it wants one.  Control tokens are never read
-        out of the text.  Raises ``InvalidType`` or ``InvalidValue`` (text that UTF-8 cannot encode)."""
+        out of the text.  Bytes for which the model has no token are dropped, as llama.cpp does (SmolLM2 has none for F1, F2
+        and six control characters).  Raises ``InvalidType`` or ``InvalidValue`` (text that UTF-8 cannot encode)."""
         if not isinstance(text, str):
             raise InvalidType(f"text must be a string, got {text!r:.80}")
         return self._with_bos(self._tokenize(text, control=False))

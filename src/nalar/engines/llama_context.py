@@ -59,6 +59,7 @@ class Context:
     def compute(self, places: list[Place]) -> None:
         """Append these tokens to their sequences.  Raises ``EngineError``; then the caller must restore the sequences."""
         batch = self._batch.fill(places)
+        log.take_error("")
         with self._computing:
             code = library.llama_decode(self._pointer, batch)
         if code == OK:

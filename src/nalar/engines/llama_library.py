@@ -32,10 +32,10 @@ LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, ERROR: logging
 
 
 class Log:
-    """llama.cpp's log, joined into whole lines; ``last_error`` is kept because its functions return no reason."""
+    """llama.cpp's log, joined into whole lines; an error's text is kept because its functions return no reason."""
 
     def __init__(self) -> None:
-        self.last_error = ""
+        self._error = ""
         self._line, self._level = "", 1
 
     def write(self, level: int, text: bytes, unused: Any = None) -> None:
@@ -49,16 +49,16 @@ class Log:
             self._end_line()
 
     def take_error(self, otherwise: str) -> str:
-        """The last error line since the last call, or ``otherwise``."""
-        reason, self.last_error = self.last_error, ""
+        """The first error line since the last call, or ``otherwise``; the lines after it only say that something failed."""
+        reason, self._error = self._error, ""
         return reason or otherwise
 
     def _end_line(self) -> None:
-        line, self._line = self._line.strip(), ""
+        line, self._line = " ".join(self._line.split()), ""  # some fragments hold several lines
         if not line:
             return
         if self._level == ERROR:
-            self.last_error = line
+            self._error = self._error or line
         LOGGER.log(LEVELS.get(self._level, logging.DEBUG), "%s", line)
 
 

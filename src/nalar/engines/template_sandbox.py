@@ -77,7 +77,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.tick(self.weigh(value))
         return value
 
-    def concat(self, *values: Any) -> str:
+    def join_texts(self, *values: Any) -> str:
         """The operator ``~``."""
         _bound(sum(map(self.weigh, values)), LARGEST_VALUE, "a text of")
         return "".join(map(str, values))
@@ -99,10 +99,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - jinja2's signature
         """Every call in a template: string methods that grow are measured, ticks and ``~`` go straight through."""
-        if __obj in (__self.tick, __self.concat):
+        if __obj in (__self.tick, __self.join_texts):
             return __obj(*args)
         __self.tick()
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps str.format
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str) and name in GROWING_METHODS:
             __self._check_product(name, (owner, *args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
@@ -153,12 +154,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Concatenations(NodeTransformer):
-    """Turns ``a ~ b``, which jinja2 compiles to a plain join, into a call of ``Sandbox.concat``."""
+    """Turns ``a ~ b``, which jinja2 compiles to a plain join, into a call of ``Sandbox.join_texts``."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - jinja2 finds it by this name
         """One ``~`` expression, and those inside it."""
         self.generic_visit(node)
-        return _own_call("concat", node.nodes).set_lineno(node.lineno)
+        return _own_call("join_texts", node.nodes).set_lineno(node.lineno)
 
 
 def _own_call(name: str, arguments: list[nodes.Expr]) -> nodes.Call:

