@@ -16,11 +16,11 @@ Items = list[tuple[int, float]]
 CLOSE = 1e-12
 
 
-class Ambiguous(Exception):  # noqa: N818 -- not a failure
+class Ambiguous(Exception):
     """Two sides of a comparison are too close for anyone to say."""
 
 
-class Emptied(Exception):  # noqa: N818
+class Emptied(Exception):
     """No token is left."""
 
 

@@ -14,7 +14,19 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from nalar import Chain, History, Key
 from nalar.candidates import Candidates
 from nalar.stages import (
-    Allow, Ban, Bias, Context, Frequency, MinP, MinTokens, Presence, Repetition, Stage, Temperature, TopK, TopP,
+    Allow,
+    Ban,
+    Bias,
+    Context,
+    Frequency,
+    MinP,
+    MinTokens,
+    Presence,
+    Repetition,
+    Stage,
+    Temperature,
+    TopK,
+    TopP,
 )  # fmt: skip
 
 Row = npt.NDArray[Any]
@@ -178,6 +190,7 @@ def cases(draw: DrawFn, low: int = 1, high: int = 40, dtypes: tuple[Any, ...] = 
 def big_cases(draw: DrawFn) -> Case:
     """A vocabulary of 300,000, built by NumPy from a drawn seed, with stages that touch a few ids of it."""
     row = big_row(draw(st.integers(0, 2**16)))
-    stages = draw(st.lists(st.one_of(truncations(50), temperatures(), st.sampled_from([Repetition, Frequency]).flatmap(penalties)), max_size=3))
+    some = st.one_of(truncations(50), temperatures(), st.sampled_from([Repetition, Frequency]).flatmap(penalties))
+    stages = draw(st.lists(some, max_size=3))
     ids = draw(st.lists(st.integers(0, BIG - 1), max_size=8))
     return Case(row, tuple(stages), tuple(ids), tuple(ids[:3]), draw(keys()))

@@ -24,7 +24,9 @@ def user(content):
 
 
 def render(source, messages=None, **values):
-    return "".join(segment.text for segment in Chat(source, CONTROLS, **values).segments(messages or user("Hi")))
+    chat = Chat(source, CONTROLS, **values)
+    chat._sandbox._seconds = 0.3  # so that hostile templates cost the tests little
+    return "".join(segment.text for segment in chat.segments(messages or user("Hi")))
 
 
 def controls_read(segments):
@@ -112,7 +114,7 @@ class TestTemplates:
         start = time.monotonic()
         with pytest.raises(EngineError, match="chat template failed"):
             render(source)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 5
 
     def test_the_engine_stays_usable_after_one(self):
         chat = Chat("{% if messages | length > 1 %}{{ 'x' * 10**9 }}{% endif %}ok", CONTROLS)

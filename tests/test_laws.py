@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import BIG, Case, Remembers, big_cases, big_row, built_in_stages, cases, keys, rows, stage_lists, temperatures, truncations
 
 import nalar
-from nalar import Chain, Distribution, History, Key, Sampler
+import reference
+from nalar import Chain, Distribution, History, Key
 from nalar.candidates import Candidates
 from nalar.errors import BrokenRow, InvalidValue
 from nalar.stages import (
-    Allow, Ban, Bias, Context, Frequency, MinP, MinTokens, Presence, Repetition, Stage, Temperature, TopK, TopP,
+    Allow,
+    Ban,
+    Bias,
+    Context,
+    Frequency,
+    MinP,
+    MinTokens,
+    Presence,
+    Repetition,
+    Stage,
+    Temperature,
+    TopK,
+    TopP,
 )  # fmt: skip
+from strategies import BIG, Case, Remembers, big_cases, big_row, cases, keys, rows, stage_lists, temperatures, truncations
 
 FEW = settings(max_examples=5)
 NEUTRAL = [
-    Temperature(1), TopK(0), TopP(1), TopP(1, crossing=False, at_equality="continue", ties="all", mass="original"), MinP(0), MinP(0, strict=True),
-    Repetition(1), Frequency(0), Presence(0), Bias({}), Ban([]), MinTokens(0, [0]), MinTokens(3, []),
+    Temperature(1), TopK(0), TopP(1), TopP(1, crossing=False, at_equality="continue", ties="all", mass="original"), MinP(0),
+    MinP(0, strict=True), Repetition(1), Frequency(0), Presence(0), Bias({}), Ban([]), MinTokens(0, [0]), MinTokens(3, []),
 ]  # fmt: skip
 # The fields by which a stage puts the lower id first: under them the law follows a permutation only where no logits are equal.
 PREFERS_LOW_IDS = {TopK: "ties", TopP: "ties", Temperature: "value", MinP: "strict"}
-
-
-@dataclass(frozen=True)
-class Raises(Stage):
-    """A user's stage with a mistake in it."""
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        raise ZeroDivisionError("a user's mistake")
 
 
 def law_of(case: Case, stages: tuple[Stage, ...] | None = None) -> Distribution:
@@ -48,12 +52,7 @@ def law_of(case: Case, stages: tuple[Stage, ...] | None = None) -> Distribution:
 
 
 def same(law: Distribution, other: Distribution) -> bool:
-    return bool(np.array_equal(law.ids, other.ids) and np.array_equal(law.probs, other.probs) and np.array_equal(law.logprobs, other.logprobs))
-
-
-def plain(sample: nalar.sampling.Sample | None) -> Any:
-    """A sample without its law, to be compared."""
-    return None if sample is None else replace(sample, law=None)
+    return all(np.array_equal(getattr(law, name), getattr(other, name)) for name in ("ids", "probs", "logprobs"))
 
 
 def assert_law(law: Distribution, expected: dict[int, float]) -> None:
@@ -71,9 +70,9 @@ def test_the_law_is_the_formulas_of_its_stages(case: Case) -> None:
     except reference.Ambiguous:
         assume(False)
     except reference.Emptied as emptied:
-        with pytest.raises(BrokenRow) as caught:
+        name = next(stage.name for stage in case.stages if type(stage).__name__ == str(emptied))
+        with pytest.raises(BrokenRow, match=f"^{name} left no token to draw"):
             case.chain.distribution(case.row, case.history)
-        assert caught.value.stage == next(stage.name for stage in case.stages if type(stage).__name__ == str(emptied))
         return
     assert_law(case.chain.distribution(case.row, case.history), expected)
 
@@ -94,16 +93,16 @@ def test_the_law_of_a_big_vocabulary_is_the_formulas_of_its_stages(case: Case) -
 @settings(max_examples=40)
 @given(case=cases(), place=st.integers(0, 4))
 def test_neutral_parameters_are_the_identity(neutral: Stage, case: Case, place: int) -> None:
-    with_it = case.stages[:place] + (neutral,) + case.stages[place:]
+    with_it = (*case.stages[:place], neutral, *case.stages[place:])
     assert same(law_of(case, with_it), law_of(case))
 
 
 @pytest.mark.parametrize("neutral", NEUTRAL, ids=str)
 def test_neutral_parameters_leave_the_original_mass_alone(neutral: Stage) -> None:
     history = History(prompt=[0, 1], output=[2, 0, 1])
-    row, cut = np.log([0.5, 0.25, 0.125, 0.125]), TopP(0.7, mass="original")
+    row, cut = np.log([0.5, 0.25, 0.125, 0.125]), TopP(0.85, mass="original")  # 0.85 of what top-k leaves would be two tokens
     law = Chain([TopK(3), neutral, cut]).distribution(row, history)
-    assert law.ids.tolist() == Chain([TopK(3), cut]).distribution(row, history).ids.tolist() == [0, 1]
+    assert law.ids.tolist() == Chain([TopK(3), cut]).distribution(row, history).ids.tolist() == [0, 1, 2]
 
 
 def test_neutral_parameters_build_the_identity() -> None:
@@ -112,23 +111,24 @@ def test_neutral_parameters_build_the_identity() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @given(batch=st.lists(cases(own=True), min_size=1, max_size=5), draw=st.sampled_from(["inverse", "race"]), data=st.data())
-def test_rows_are_independent_and_a_batch_equals_its_rows_one_by_one(threads: int, batch: list[Case], draw: Any, data: st.DataObject) -> None:
+def test_rows_are_independent_and_a_batch_equals_its_rows_one_by_one(
+    threads: int, batch: list[Case], draw: Any, data: st.DataObject
+) -> None:
     def run(order: list[int]) -> tuple[list[Any], list[str]]:
         listed = [batch[index] for index in order]
         done = nalar.sample_batch(
             [case.row for case in listed], [case.chain for case in listed], [case.key for case in listed],
             [case.history for case in listed], threads=threads, errors="return", draw=draw, logprobs=0,
         )  # fmt: skip
-        return [plain(sample) for sample in done.samples], [getattr(error, "problem", str(error)) for error in done.errors]
+        return list(done.samples), [getattr(error, "problem", str(error)) for error in done.errors]
 
     samples, errors = run(list(range(len(batch))))
     for case, drawn, problem in zip(batch, samples, errors, strict=True):
         try:
-            alone = nalar.sample(case.row, case.chain, case.key, case.history, draw=draw, logprobs=0)
+            alone, wrong = nalar.sample(case.row, case.chain, case.key, case.history, draw=draw, logprobs=0), "None"
         except BrokenRow as error:
-            assert (drawn, problem) == (None, error.problem)
-        else:
-            assert (drawn, problem) == (alone, "None")
+            alone, wrong = None, error.problem
+        assert (drawn, problem) == (alone, wrong)
     order = data.draw(st.permutations(range(len(batch))))
     assert run(order) == ([samples[index] for index in order], [errors[index] for index in order])
 
@@ -206,8 +206,8 @@ def test_a_truncation_always_keeps_at_least_the_most_likely_token(case: Case, da
 
 @given(cases(), st.sampled_from([1e-3, 1e-6, 1e-300, 5e-324]))
 def test_greedy_is_the_limit_of_temperature_to_zero(case: Case, cold: float) -> None:
-    left = [logit for logit in case.chain.candidates(case.row, case.history).logits.tolist() if math.isfinite(logit)] if law_of(case) else []
-    greatest, *others = sorted(left, reverse=True)
+    law_of(case)
+    greatest, *others = sorted(case.chain.candidates(case.row, case.history).logits.tolist(), reverse=True)
     assume(not others or greatest - others[0] > 1e3 * cold)  # ties apart
     limit, greedy = law_of(case, (*case.stages, Temperature(cold))), law_of(case, (*case.stages, Temperature(0)))
     assert limit.ids.tolist() == greedy.ids.tolist() == law_of(case).top(1).tolist()
@@ -216,12 +216,12 @@ def test_greedy_is_the_limit_of_temperature_to_zero(case: Case, cold: float) -> 
 
 @given(rows(), temperatures())
 def test_temperature_never_reorders(row: Any, stage: Temperature) -> None:
-    logits = Chain([stage]).candidates(row).logits
     order = np.lexsort((np.arange(row.size), -row.astype(np.float64)))
-    assert (np.diff(logits[order]) <= 0).all()
-    assert logits[order[0]] == logits.max() > -np.inf
+    logits = Chain([stage]).candidates(row).logits[order]
+    assert (logits[1:] <= logits[:-1]).all()
+    assert logits[0] > -np.inf
     equal = row[order][1:] == row[order][:-1]
-    assert stage.value == 0 or (np.diff(logits[order], prepend=logits[order[0]])[1:][equal & np.isfinite(logits[order][1:])] == 0).all()
+    assert stage.value == 0 or (logits[1:][equal] == logits[:-1][equal]).all()
 
 
 @given(cases(own=True), st.sampled_from(["inverse", "race"]))
@@ -251,12 +251,10 @@ def test_a_chain_equals_its_stages_applied_by_hand(case: Case) -> None:
 
 
 @settings(max_examples=40)
-@given(cases(), st.data())
-def test_a_chain_is_its_parts_in_the_order_given(case: Case, data: st.DataObject) -> None:
-    extra = data.draw(built_in_stages(case.row.size))
-    assert Chain([*case.chain, extra]).stages == (*case.stages, extra)
+@given(cases())
+def test_a_chain_is_its_text(case: Case) -> None:
     assert Chain.parse(str(case.chain)) == case.chain
-    assert {field.name for field in fields(extra)} <= set(vars(extra))
+    assert hash(Chain.parse(str(case.chain))) == hash(case.chain)
 
 
 @FEW
@@ -283,7 +281,7 @@ def test_original_mass_counts_exactly_on_equal_rows() -> None:
 @pytest.mark.parametrize("at_equality", ["stop", "continue"])
 @pytest.mark.parametrize("crossing", [True, False])
 def test_equality_at_the_last_survivor_is_decided_like_any_other(crossing: bool, at_equality: Any) -> None:
-    row, cut = np.log([0.5, 0.25, 0.125, 0.125]), TopP(0.75, crossing, at_equality, mass="original")
+    row, cut = np.log([1, 0.5, 0.25, 0.25]), TopP(0.75, crossing, at_equality, mass="original")
     expected = reference.law([TopK(2), cut], row.tolist())
     assert Chain([TopK(2), cut]).distribution(row).ids.tolist() == list(expected)
 

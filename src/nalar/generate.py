@@ -76,6 +76,8 @@ def _draw_all(
             event = draw(sampler, reply, rows, request, room=len(sequence.tokens) < host.engine.limits.context)
         if stats.emitted == 0:
             stats.prompt_seconds = time.perf_counter() - started
+            if request.progress is not None:
+                request.progress(stats.prompt, stats.prompt)
         stats.steps = stats.emitted
         stats.emitted += 1
         if event.finish is not None:

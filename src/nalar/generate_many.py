@@ -50,6 +50,8 @@ def run_many(host: Host, request: Request, n: int) -> list[Branch]:
         try:
             rows = host.step([Work(root, feed_ahead(host, root, request.prompt[reused:], request.progress))])[0]
             prompt_seconds = time.perf_counter() - started
+            if request.progress is not None:
+                request.progress(len(request.prompt), len(request.prompt))
             branches = [_branch(host, replace(request, sequence=index)) for index in range(n)]
             for branch in branches:
                 branch.stats.prompt, branch.stats.reused, branch.stats.prompt_seconds = len(request.prompt), reused, prompt_seconds

@@ -7,16 +7,19 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from nalar.chain import Chain
 from nalar.checks import check_flag, check_integer
 from nalar.completion import Completion, Event, Stats, fold
 from nalar.echo import PromptToken, prompt_logprobs
 from nalar.engines import load_engine
-from nalar.engines.base import Engine, LoadOptions, Message
+from nalar.engines.base import Engine, LoadOptions, Message, Work
 from nalar.errors import InvalidType, InvalidValue
-from nalar.feed import Host, Progress, check_prompt
+from nalar.feed import Host, Progress, check_prompt, feed_ahead
 from nalar.generate import Request, run
-from nalar.generate_many import run_many
+from nalar.generate_many import Branch, run_many
 from nalar.history import as_ids
 from nalar.keys import fresh_seed
 from nalar.params import SamplingParams
@@ -84,7 +87,7 @@ class Model:
         (True, 7)
         """
         request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields)
-        told = self._echo(request) if check_flag("echo", echo) else None
+        told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
         events, stats = self.events(request)
         return fold(events, seed=request.seed, chain=str(request.chain), stats=stats, prompt_logprobs=told)
 
@@ -103,8 +106,8 @@ class Model:
         """
         asked = _merge(params, fields)
         request = self.request(prompt, asked.replace({"n": 1}), messages=messages, chain=chain, progress=progress)
-        told = self._echo(request) if check_flag("echo", echo) else None
-        branches = run_many(self._host, request, check_integer("n", asked.n if n is None else n, 1))
+        told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
+        branches = self.branches(request, asked.n if n is None else n)
         return [
             fold(branch.events, seed=request.seed, chain=str(request.chain), stats=branch.stats, prompt_logprobs=told)
             for branch in branches
@@ -133,9 +136,35 @@ class Model:
             raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
-        ids = self._encode(prompt, messages)
-        check_prompt(self._host, ids)
+        ids = self.encode(prompt, messages=messages)
         return Request(ids, law, asked, seed, progress=progress, trace=trace)
+
+    def prompt_logprobs(self, request: Request) -> tuple[PromptToken, ...]:
+        """How likely the model found the request's prompt, token by token."""
+        return prompt_logprobs(self._host, request.prompt, request.params.logprobs or 0)
+
+    def branches(self, request: Request, n: int) -> list[Branch]:
+        """``n`` replies to one request, with their events and stats."""
+        return run_many(self._host, request, check_integer("n", n, 1))
+
+    def logits(self, prompt: Prompt | None = None, *, messages: list[Message] | None = None) -> npt.NDArray[np.float32]:
+        """The row of logits that follows a prompt, float32 [vocabulary], as a copy of your own.
+
+        >>> with load("toy") as model:
+        ...     model.logits("The ").shape
+        (261,)
+        """
+        ids = self.encode(prompt, messages=messages)
+        host = self._host
+        with host.lock:
+            sequence, reused = host.prefixes.acquire(ids)
+            try:
+                rows = host.step([Work(sequence, feed_ahead(host, sequence, ids[reused:]))])[0]
+            except BaseException:
+                host.prefixes.drop(sequence)
+                raise
+            host.prefixes.keep(sequence)
+            return np.array(rows[-1, : self.engine.vocabulary.size], subok=False)
 
     def events(self, request: Request) -> tuple[Generator[Event], Stats]:
         """The events of one reply, and the stats that fill in as they come."""
@@ -162,10 +191,13 @@ class Model:
         guard = [stage for stage in Chain.from_params(asked, self.engine.vocabulary.ends) if isinstance(stage, MinTokens)]
         return Chain([*guard, *chain])
 
-    def _echo(self, request: Request) -> tuple[PromptToken, ...]:
-        return prompt_logprobs(self._host, request.prompt, request.params.logprobs or 0)
+    def encode(self, prompt: Prompt | None = None, *, messages: list[Message] | None = None) -> tuple[int, ...]:
+        """The ids of a prompt or a chat, checked against vocabulary and context."""
+        ids = self._ids(prompt, messages)
+        check_prompt(self._host, ids)
+        return ids
 
-    def _encode(self, prompt: Prompt | None, messages: list[Message] | None) -> tuple[int, ...]:
+    def _ids(self, prompt: Prompt | None, messages: list[Message] | None) -> tuple[int, ...]:
         if (prompt is None) == (messages is None):
             raise InvalidType("give either prompt or messages, got " + ("neither" if prompt is None else "both"))
         vocabulary = self.engine.vocabulary
@@ -174,7 +206,7 @@ class Model:
         if isinstance(prompt, str):
             return tuple(vocabulary.encode(prompt))
         ids = as_ids("prompt", prompt or ())
-        if ids.size and not (0 <= ids.min() and ids.max() < vocabulary.size):
+        if ids.size and (ids.min() < 0 or ids.max() >= vocabulary.size):
             raise InvalidValue(f"prompt must hold token ids in [0, {vocabulary.size - 1}], got {int(ids.min())} … {int(ids.max())}")
         return tuple(ids.tolist())
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from nalar.candidates import Candidates, Logits
+from nalar.candidates import Candidates
 from nalar.chain import Chain
 from nalar.distribution import Distribution
 from nalar.history import History
@@ -78,13 +77,9 @@ def _measure(stage: str, before: Distribution, after: Distribution) -> StageTrac
         stage=stage,
         before=before.ids.size,
         after=after.ids.size,
-        mass=_sum(before.probs[survives]),
+        mass=float(before.probs[survives].sum()) if cut.any() else 1.0,
         entropy_before=before.entropy(),
         entropy_after=after.entropy(),
         cut=tuple(before.ids[cut][order].tolist()),
         law=after,
     )
-
-
-def _sum(probs: Logits) -> float:
-    return min(1.0, math.fsum(probs)) if probs.size < 10_000 else min(1.0, float(probs.sum()))

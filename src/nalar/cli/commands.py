@@ -9,6 +9,8 @@ from importlib.metadata import version
 import click
 
 from nalar.cli.generate import generate
+from nalar.cli.inspect import inspect
+from nalar.cli.models import models
 from nalar.errors import NalarError
 
 __all__ = ["cli", "run"]
@@ -22,7 +24,8 @@ def cli() -> None:
     """Sample from language models, exactly as asked."""
 
 
-cli.add_command(generate)
+for command in (generate, inspect, models):
+    cli.add_command(command)
 
 
 def run(arguments: list[str]) -> int:

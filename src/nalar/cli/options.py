@@ -11,7 +11,7 @@ import click
 from nalar.errors import InvalidValue
 from nalar.params import SamplingParams
 
-__all__ = ["law_options", "model_options", "prompt_options", "read_prompt", "sampling_params"]
+__all__ = ["ask_of", "law_options", "model_options", "prompt_options", "read_prompt", "sampling_params"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ class Bias(click.ParamType[tuple[int, float]]):
     name = "ID:VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
-        token, colon, amount = str(value).partition(":")
+        token, _, amount = str(value).partition(":")
         try:
             return int(token), float(amount)
         except ValueError:
@@ -32,7 +32,7 @@ class Bias(click.ParamType[tuple[int, float]]):
 def model_options(command: Command) -> Command:
     """Which model, and how it is loaded."""
     return _apply(command, [
-        click.option("-m", "--model", default="smollm2", show_default=True, metavar="NAME|PATH", help="smollm2, toy, or a path to a .gguf file."),
+        click.option("-m", "--model", default="smollm2", show_default=True, metavar="NAME|PATH", help="smollm2, toy, or a .gguf file."),
         click.option("--context", type=int, metavar="TOKENS", help="Tokens a sequence can hold.  [default: the engine's choice]"),
         click.option("--threads", type=int, metavar="N", help="Processor threads.  [default: all usable]"),
         click.option("--reproducible", is_flag=True, help="Rows do not depend on how many are computed at once; slower."),
@@ -70,6 +70,17 @@ def sampling_params(given: dict[str, Any]) -> SamplingParams:
     """The parameters among a command's options; what was not given keeps its default."""
     repeated = ("logit_bias", "allowed_tokens", "banned_tokens", "stop", "stop_tokens")
     return SamplingParams().replace({name: value for name, value in given.items() if value is not None and (name not in repeated or value)})
+
+
+def ask_of(prompt: str | None, file: Any, chat: bool, system: str | None) -> dict[str, Any]:
+    """What to ask a model: ``{"prompt": …}``, or ``{"messages": …}`` with --chat."""
+    if system is not None and not chat:
+        raise InvalidValue("--system needs --chat, got it alone")
+    text = read_prompt(prompt, file)
+    if not chat:
+        return {"prompt": text}
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return {"messages": [*before, {"role": "user", "content": text}]}
 
 
 def read_prompt(prompt: str | None, file: Any) -> str:

@@ -42,9 +42,21 @@ class Cells:
         """``slot`` gives back all but its first ``tokens`` cells."""
         del self._held.get(slot, [])[tokens:]
 
-    def used(self) -> int:
-        """Cells that at least one slot holds."""
-        return len(set().union(*self._held.values()))
+    def move(self, source: int, target: int, start: int) -> None:
+        """What ``source`` holds from its token ``start`` on goes to ``target``."""
+        moved = self._held.get(source, [])[start:]
+        self._held[target] = sorted({*self._held.get(target, ()), *moved})
+        self.keep(source, start)
+
+    def on_top(self, slot: int, keep: int, *, besides: int) -> bool:
+        """Whether no slot but ``besides`` has a cell above those that ``slot`` would give back: then they leave no hole."""
+        given = self._held.get(slot, [])[keep:]
+        others = (cells[-1] for other, cells in self._held.items() if cells and other not in (slot, besides))
+        return not given or max(others, default=-1) < given[0]
+
+    def used(self, besides: int | None = None) -> int:
+        """Cells that at least one slot holds; not counting those of ``besides`` alone."""
+        return len(set().union(*(cells for slot, cells in self._held.items() if slot != besides)))
 
     def fit(self, tokens: int) -> bool:
         """Whether ``tokens`` more cells are free."""

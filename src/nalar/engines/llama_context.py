@@ -87,6 +87,10 @@ class Context:
         self.remove(target)  # onto a used slot llama.cpp merges the cells of both, without an error
         library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
+    def merge(self, source: int, target: int, start: int) -> None:
+        """``target``, which is never computed, also holds the cells of ``source`` from position ``start`` on."""
+        library.llama_memory_seq_cp(self._memory, source, target, start, -1)
+
     def length(self, slot: int) -> int:
         """How many tokens llama.cpp holds for ``slot``."""
         return int(library.llama_memory_seq_pos_max(self._memory, slot)) + 1

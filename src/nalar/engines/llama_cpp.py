@@ -1,8 +1,9 @@
 """The default engine: GGUF models through llama.cpp's own functions, with rows that do not depend on their neighbours.
 
 Price and promise.  Slices of 63 tokens (see ``slices``) make a row the same, bit for bit, however the text before it was cut
-and whatever is computed beside it; a step of exactly one token is the exception, which ``reproducible=True`` removes at
-about 60 % more time a step.  A process has one engine thread: a call while another runs is an error, never a race.
+and whatever is computed beside it.  Two exceptions are left: a step of exactly one token, and a neighbour that leaves (see
+``llama_cache``).  ``reproducible=True`` removes both, at about 60 % more time for a step of one token.  An engine belongs to
+one thread at a time: a call while another runs is an error, never a race.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy.typing as npt
 
 from nalar.checks import check_flag, check_integer
 from nalar.engines.base import Lease, Limits, Loaded, LoadOptions, Rows, Sequence, Work, lend
-from nalar.engines.cells import Cells
 from nalar.engines.gguf_vocabulary import GgufVocabulary
+from nalar.engines.llama_cache import OWN_SLOTS, Cache
 from nalar.engines.llama_context import Context, Shape
 from nalar.engines.llama_model import Model
 from nalar.engines.slices import Place, cut, layout
@@ -28,7 +29,7 @@ from nalar.errors import EngineError, EngineFull, InvalidValue
 __all__ = ["LlamaEngine", "load"]
 
 COMFORT = 8192  # cells: the default context, and how large a cache grows before sequences must share it
-MOST_SEQUENCES = 255  # llama.cpp has 256, of which `reproducible` needs one
+MOST_SEQUENCES = 256 - OWN_SLOTS  # llama.cpp has 256
 
 
 def load(name: str, options: LoadOptions) -> Loaded:
@@ -63,26 +64,26 @@ class LlamaEngine:
             context = check_integer("context", options.context, 1, trained)
         sequences = check_integer("sequences", options.sequences, 1, MOST_SEQUENCES)
         threads = _usable_cores() if options.threads is None else check_integer("threads", options.threads, 1)
-        spare = int(check_flag("reproducible", options.reproducible))  # one more slot, for the token that keeps a lone one company
+        slots = sequences + (OWN_SLOTS if check_flag("reproducible", options.reproducible) else 0)
+        cells = min(context * sequences, max(context, COMFORT)) + options.reproducible  # llama.cpp rounds it up
         self._model = model
-        self._context = Context(model, Shape(min(context * sequences, max(context, COMFORT)) + spare, sequences + spare, threads))
-        self._cells = Cells(self._context.cells - spare)
-        self._spare = sequences if spare else None
+        self._context = Context(model, Shape(cells, slots, threads))
+        self._cache = Cache(self._context, sequences, options.reproducible, recurrent=not model.can_truncate())
         self._open: dict[int, Sequence] = {}
         self._busy, self._lease = threading.Lock(), Lease()
         self.vocabulary = GgufVocabulary(model)
         self.defaults = model.sampling_defaults()
-        self.limits = Limits(min(context, self._cells.capacity), self._cells.capacity, sequences, model.can_truncate(), True)
+        self.limits = Limits(min(context, self._cache.capacity), self._cache.capacity, sequences, model.can_truncate(), True)
 
     @property
     def cells(self) -> int:
         """Tokens that all sequences together can hold; a forked sequence shares its prefix."""
-        return self._cells.capacity
+        return self._cache.capacity
 
     @property
     def cells_used(self) -> int:
         """Tokens that they hold now."""
-        return self._cells.used()
+        return self._cache.used()
 
     def open(self) -> Sequence:
         """A new, empty sequence.  Raises ``EngineFull``."""
@@ -94,8 +95,7 @@ class LlamaEngine:
         with self._turn():
             self._check_open(sequence)
             twin = self._take_slot()
-            self._context.copy(sequence.slot, twin.slot)
-            self._cells.share(sequence.slot, twin.slot)
+            self._cache.share(sequence.slot, twin.slot)
             twin.tokens = list(sequence.tokens)
             return twin
 
@@ -106,9 +106,9 @@ class LlamaEngine:
             length = check_integer("length", length, 0, len(sequence.tokens))
             if length == len(sequence.tokens):
                 return
-            if not self._context.remove(sequence.slot, length):
+            if not (self.limits.can_truncate or length == 0) or not self._cache.drop(sequence.slot, length):
                 raise EngineError(f"this model cannot cut a sequence from {len(sequence.tokens)} tokens back to {length}")
-            self._shorten(sequence, length)
+            del sequence.tokens[length:]
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's slot and cells; closing one again does nothing."""
@@ -130,7 +130,8 @@ class LlamaEngine:
                 rows = self._compute(work)
                 for one in work:
                     one.sequence.tokens.extend(one.tokens)
-                    self._cells.take(one.sequence.slot, len(one.tokens))
+                for one in work:
+                    self._cache.take(one.sequence.slot, len(one.tokens))
             except BaseException:  # KeyboardInterrupt too: it arrives between two slices of a long prompt
                 for one, length in zip(work, lengths, strict=True):
                     self._restore(one.sequence, length)
@@ -171,34 +172,24 @@ class LlamaEngine:
         gathered = None if not slices or wanted[-1] == total else np.empty((total, size), np.float32)
         done, rows = 0, self._context.rows(0, 0)
         for places, count in zip(slices, wanted, strict=True):
-            self._compute_slice(places)
+            self._cache.compute(places)
             rows = self._context.rows(_first_wanted(places), count)
             if gathered is not None:
                 gathered[done : done + count] = rows[:, :size]
             done += count
         return rows[:, :size] if gathered is None else gathered
 
-    def _compute_slice(self, places: list[Place]) -> None:
-        if len(places) > 1 or self._spare is None:
-            self._context.compute(places)
-            return
-        company = Place(self._spare, 0, places[0].token, False, True)
-        try:
-            self._context.compute([*places, company])
-        finally:
-            self._context.remove(self._spare)
-
     def _restore(self, sequence: Sequence, length: int) -> None:
         """Undo a failed step: llama.cpp keeps the slices that it had finished."""
         slot = sequence.slot
-        self._shorten(sequence, length)
-        if self._context.remove(slot, length) and self._context.length(slot) == length:
+        del sequence.tokens[length:]
+        if self._cache.restore(slot, length):
             return
         # A recurrent state has no way back but to read the tokens again.
         self._context.remove(slot)
         try:
             for places in cut(layout([Work(Sequence(slot), tuple(sequence.tokens), 0)])):
-                self._compute_slice(places)
+                self._cache.compute(places)
         except BaseException:
             self._discard(sequence)
             raise
@@ -212,14 +203,10 @@ class LlamaEngine:
         return self._open[slot]
 
     def _discard(self, sequence: Sequence) -> None:
-        self._context.remove(sequence.slot)
-        self._shorten(sequence, 0)
+        self._cache.drop(sequence.slot)
+        sequence.tokens.clear()
         sequence.closed = True
         self._open.pop(sequence.slot, None)
-
-    def _shorten(self, sequence: Sequence, length: int) -> None:
-        del sequence.tokens[length:]
-        self._cells.keep(sequence.slot, length)
 
     def _check_open(self, sequence: Sequence) -> None:
         if sequence.closed:
@@ -234,8 +221,8 @@ class LlamaEngine:
             self._check_open(one.sequence)
             self._check_tokens(f"work[{index}]", one)
         needed = sum(len(one.tokens) for one in work)
-        if not self._cells.fit(needed):
-            used, room = self._cells.used(), self._cells.capacity
+        if not self._cache.make_room(needed):
+            used, room = self._cache.used(), self._cache.capacity
             raise EngineFull(f"the step adds {needed} tokens to {used} in a cache of {room}, which all sequences share")
 
     def _check_tokens(self, name: str, work: Work) -> None:
