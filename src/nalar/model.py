@@ -134,6 +134,8 @@ class Model:
         asked = _merge(params, fields)
         if asked.n != 1:
             raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
+        if asked.logprobs is not None:
+            check_integer("logprobs", asked.logprobs, 0, self.engine.vocabulary.size)
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
         ids = self.encode(prompt, messages=messages)

@@ -44,6 +44,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _mistake(f"{error.filename or 'a file'}: {error.strerror}")
     return status if isinstance(status, int) else 0
 
 
