@@ -201,12 +201,12 @@ def test_an_inverse_draw_is_the_first_token_whose_cumulative_exceeds_the_uniform
         token = law.draw(Key(1, position=0))
     reached = Fraction(0)
     total = sum(map(Fraction, law.probs.tolist()))
+    expected = []
     for candidate, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=True):
         reached += Fraction(prob) / total
         assume(abs(reached - Fraction(uniform)) > Fraction(1, 10**14))
-        if reached > uniform:
-            break
-    assert token == candidate
+        expected += [candidate] if reached > uniform else []
+    assert token == expected[0]
 
 
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.5 - 2**-53, 0), (0.5, 2), (0.75, 3), (1 - 2**-53, 3)])
@@ -241,6 +241,19 @@ def test_laws_that_share_a_key_race_to_the_same_token_where_they_agree() -> None
 def test_an_unknown_way_to_draw_is_an_error(draw: Any) -> None:
     with pytest.raises(InvalidValue, match="draw must be one of 'inverse', 'race', got"):
         HALVES.draw(Key(1, position=0), draw)
+
+
+def test_a_wrong_argument_is_an_error() -> None:
+    for n in (-1, 1.5, True):
+        with pytest.raises((InvalidValue, InvalidType), match="n must be an integer >= 0"):
+            HALVES.top(n)  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"key must be a nalar\.Key, got 7"):
+        HALVES.draw(7)  # type: ignore[arg-type]
+
+
+def test_logits_at_the_ends_of_double_precision_have_a_law() -> None:
+    assert Chain([]).distribution([1.7e308, -1.7e308]).probs.tolist() == [1.0]
+    assert Chain.parse("temperature(3e-307)").distribution([50.0, -50.0]).ids.tolist() == [0]
 
 
 def test_a_held_law_outlives_its_logits() -> None:

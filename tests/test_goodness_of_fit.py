@@ -72,12 +72,10 @@ def independent(first: Sequence[int], second: Sequence[int], law: Probs) -> bool
 
 
 def test_the_tests_have_the_power_they_claim() -> None:
-    """With 6,000 draws, 0.05 of probability moved from one of four even tokens to another goes unseen once in 10⁶ runs at most.
-
-    Of a law of six tokens, a shift of 0.06 total variation from one third to another is seen with probability above 0.9999.
-    """
+    """With 6,000 draws, 0.05 of probability moved between two of four even tokens is seen with probability above 0.9999, and so is
+    0.06 moved between two of six tokens.  (Doubling the draws would make that 0.035 and 0.043.)"""
     for probs, moved in ([0.25] * 4, 0.05), ([1 / 3, 1 / 3, 1 / 12, 1 / 12, 1 / 12, 1 / 12], 0.06):
-        wrong = np.array(probs) + [moved, -moved, *[0] * (len(probs) - 2)]
+        wrong = np.add(probs, [moved, -moved, *[0] * (len(probs) - 2)])
         strength = 2 * DRAWS * (wrong * np.log(wrong / probs)).sum()
         power = stats.ncx2.sf(stats.chi2.isf(FALSE_ALARM, len(probs) - 1), len(probs) - 1, strength)
         assert power > 0.9999
@@ -103,7 +101,8 @@ def test_neighbours_are_independent(axis: str, draw: Any) -> None:
 
 
 def test_the_purposes_of_one_key_are_independent() -> None:
-    columns: dict[str, list[int]] = {name: [] for name in ("draw", "accept", "recover", "draft", "coin 0", "coin 1", "noise 0", "noise 1", "noise 2")}
+    names = ("draw", "accept", "recover", "draft", "coin 0", "coin 1", "noise 0", "noise 1", "noise 2")
+    columns: dict[str, list[int]] = {name: [] for name in names}
     for n in range(DRAWS // 2):
         key = Key(5, position=n)
         uniforms = [*map(key.uniform, ("draw", "accept", "recover", "draft")), key.coin(0), key.coin(1), *key.noise(np.arange(3))]
@@ -159,8 +158,9 @@ def test_broken_the_same_key_after_a_rewind_is_caught() -> None:
 
 
 def off_by_one(law: Distribution, key: Key) -> int:
-    """Searches the cumulative distribution that starts with 0."""
-    return int(law.ids[max(np.searchsorted(np.cumsum(law.probs) - law.probs, key.uniform()) - 2, 0)])
+    """Searches the cumulative distribution that starts with 0, which puts every token one place too far."""
+    starts = np.cumsum(law.probs) - law.probs
+    return int(law.ids[min(np.searchsorted(starts, key.uniform()), law.ids.size - 1)])
 
 
 def without_the_last(law: Distribution, key: Key) -> int:

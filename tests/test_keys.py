@@ -186,6 +186,11 @@ def test_the_seed_must_be_a_number() -> None:
     assert fresh_seed() != fresh_seed()
 
 
+def test_an_unknown_purpose_is_an_error() -> None:
+    with pytest.raises(InvalidValue, match=r"purpose must be one of 'draw', 'accept', .*, got 'bias'"):
+        Key(1, purpose="bias")  # type: ignore[arg-type]
+
+
 def test_an_index_outside_its_range_is_an_error() -> None:
     for index in (-1, 2**28):
         with pytest.raises(InvalidValue, match=rf"index must be an integer in \[0, {2**28 - 1}\], got {index}"):

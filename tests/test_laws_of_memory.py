@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nalar
 from nalar import Chain, Distribution, History, Key, Sampler
 from nalar.candidates import Candidates
-from nalar.errors import BrokenRow
+from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.stages import Context, Stage, Temperature, TopK
 from strategies import Case, Remembers, cases, keys, rows, stage_lists
 
@@ -214,6 +214,12 @@ def test_every_drawn_token_has_positive_probability_and_is_in_range(row: Any, pa
     assert drawn.law.prob(drawn.token) > 0
     assert drawn == replace(nalar.sample(row, Chain([]), key, draw=draw, logprobs=0, keep_law=True), law=drawn.law)
     assert Sampler(Chain([]), seed=key.seed, vocabulary=row.size, draw=draw).sample(padded).token < row.size
+
+
+@pytest.mark.parametrize("vocabulary", [0, 4, -1, 1.5, True, "2"])
+def test_a_vocabulary_that_does_not_fit_the_row_is_an_error(vocabulary: Any) -> None:
+    with pytest.raises((InvalidValue, InvalidType), match=r"vocabulary must be an integer in \[1, 3\].*, got"):
+        nalar.sample(np.zeros(3), Chain([]), Key(1), vocabulary=vocabulary)
 
 
 @given(cases(own=True), st.sampled_from(["inverse", "race"]))

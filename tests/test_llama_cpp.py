@@ -13,7 +13,7 @@ from engine_contract import LAWS
 from llama_fixture import STORY, engine, fresh_rows, load_smollm2, loaded, needs_model, rows_of
 from nalar.engines.base import LoadOptions, Work
 from nalar.engines.weights import find_weights
-from nalar.errors import EngineError, EngineFull, InvalidValue, MissingPackage, ModelNotFound
+from nalar.errors import EngineError, EngineFull, InvalidType, InvalidValue, MissingPackage, ModelNotFound
 
 pytestmark = needs_model
 __all__ = ["engine", "loaded"]
@@ -167,11 +167,13 @@ class TestErrorsLeaveEverythingAsItWas:
         rows_of(engine, one, story[:30], 1)
         good = Work(two, (5, 6))
         size = engine.vocabulary.size
-        for tokens, rows, text in [((size,), 1, f"ids in .0, {size - 1}., got {size}"), ((3, -1), 1, "got -1"),
-                                   ((), 0, "at least one token"),
+        for tokens, rows, text in [((), 0, "at least one token"), ((3, -1), 1, "got -1"),
+                                   ((size,), 1, f"a token of work.1. must be an integer in .0, {size - 1}., got {size}"),
                                    ((5,), 2, r"rows must be an integer in \[0, 1\], got 2"), ((5,), -1, "got -1")]:
             with pytest.raises(InvalidValue, match=text):
                 engine.step([good, Work(one, tokens, rows)])
+        with pytest.raises(InvalidType, match="a token of"):
+            engine.step([good, Work(one, (5.0,))])
         with pytest.raises(InvalidValue, match="each sequence once"):
             engine.step([good, good])
         assert (one.tokens, two.tokens) == (story[:30], [])
@@ -372,7 +374,8 @@ class TestOwnership:
         assert (library.llama_n_threads(pointer), library.llama_n_threads_batch(pointer)) == (1, 1)
         loaded.release()
 
-    @pytest.mark.parametrize(("name", "value"), [("context", 0), ("context", 9000), ("sequences", 0), ("sequences", 255), ("threads", 0)])
+    @pytest.mark.parametrize(("name", "value"), [("context", 0), ("context", 9000), ("sequences", 0), ("sequences", 255),
+                                                 ("threads", 0), ("threads", 513)])
     def test_options_out_of_range_name_the_range(self, name, value):
         with pytest.raises(InvalidValue, match=rf"{name} must be an integer .*got {value}"):
             load_smollm2(**{name: value})

@@ -10,7 +10,7 @@ from nalar.completion import Event, Stats
 from nalar.engines.base import Rows, Sequence, Work
 from nalar.errors import EngineFull
 from nalar.feed import Host, feed_ahead
-from nalar.generate import Request, draw, sampler_of
+from nalar.generate import Request, draw, run, sampler_of
 from nalar.reply import Reply
 from nalar.sampler import Sampler
 
@@ -43,6 +43,9 @@ def run_many(host: Host, request: Request, n: int) -> list[Branch]:
 
     As many as the engine has sequences for are drawn side by side, a step for all of them; the others wait for one of these to end.
     """
+    limits = host.engine.limits
+    if n == 1 or limits.sequences == 1 or not limits.can_fork:
+        return [_alone(host, replace(request, sequence=index)) for index in range(n)]
     started = time.perf_counter()
     with host.lock:
         root, reused = host.prefixes.acquire(request.prompt)
@@ -61,6 +64,13 @@ def run_many(host: Host, request: Request, n: int) -> list[Branch]:
             for sequence in {root, *(branch.sequence for branch in branches if branch.sequence is not None)}:
                 host.prefixes.drop(sequence)
     return branches
+
+
+def _alone(host: Host, request: Request) -> Branch:
+    """A reply drawn by itself, where no fork can be had."""
+    branch = _branch(host, request)
+    branch.events = list(run(host, request, branch.stats))
+    return branch
 
 
 def _branch(host: Host, request: Request) -> Branch:
@@ -87,11 +97,9 @@ def _start(host: Host, root: Sequence, waiting: deque[Branch], growing: list[Bra
         try:
             sequence = root if len(waiting) == 1 else _fork(host, root)
         except EngineFull:
-            if growing:
-                return
-            sequence = root
-            if len(waiting) > 1:
+            if not growing:  # other streams hold all the rest
                 raise
+            return
         branch = waiting.popleft()
         branch.sequence = sequence
         growing.append(branch)

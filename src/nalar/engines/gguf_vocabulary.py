@@ -60,6 +60,8 @@ class GgufVocabulary:
     def encode_chat(self, messages: list[Message]) -> list[int]:
         """The ids of a conversation up to the reply; control tokens come from the template alone.
 
+        Text that spells one is tokenised apart; a SentencePiece model may then see a space more at the seam.
+
         Raises ``InvalidValue`` or ``InvalidType`` for messages that are not ones, ``EngineError`` without a usable template.
         """
         if self._chat is None:

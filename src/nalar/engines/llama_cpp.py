@@ -30,6 +30,7 @@ __all__ = ["LlamaEngine", "load"]
 
 COMFORT = 8192  # cells: the default context, and how large a cache grows before sequences must share it
 MOST_SEQUENCES = 256 - OWN_SLOTS  # llama.cpp has 256
+MOST_THREADS = 512  # more would abort the process
 
 
 def load(name: str, options: LoadOptions) -> Loaded:
@@ -63,7 +64,7 @@ class LlamaEngine:
         if options.context is not None:
             context = check_integer("context", options.context, 1, trained)
         sequences = check_integer("sequences", options.sequences, 1, MOST_SEQUENCES)
-        threads = _usable_cores() if options.threads is None else check_integer("threads", options.threads, 1)
+        threads = _usable_cores() if options.threads is None else check_integer("threads", options.threads, 1, MOST_THREADS)
         slots = sequences + (OWN_SLOTS if check_flag("reproducible", options.reproducible) else 0)
         cells = min(context * sequences, max(context, COMFORT)) + options.reproducible  # llama.cpp rounds it up
         self._model = model
@@ -124,7 +125,7 @@ class LlamaEngine:
         Raises ``InvalidValue`` for work that is none, ``EngineFull`` past the context or without free cells.
         """
         with self._turn():
-            self._check_work(work)
+            work = self._checked(work)
             lengths = [len(one.sequence.tokens) for one in work]
             try:
                 rows = self._compute(work)
@@ -140,7 +141,10 @@ class LlamaEngine:
             return [lend(rows[end - one.rows : end], self._lease) for one, end in zip(work, ends, strict=True)]
 
     def release(self) -> None:
-        """Free the cache and the weights; idempotent.  Any later call raises ``EngineError``, and rows lent are gone."""
+        """Free the cache and the weights; idempotent.  Any later call raises ``EngineError``, and rows lent are gone.
+
+        Raises ``EngineError`` while another thread computes: freeing under it would crash the process.
+        """
         if not self._context.alive:
             return
         with self._turn():
@@ -214,27 +218,26 @@ class LlamaEngine:
         if self._open.get(sequence.slot) is not sequence:
             raise EngineError("the sequence belongs to another engine")
 
-    def _check_work(self, work: list[Work]) -> None:
+    def _checked(self, work: list[Work]) -> list[Work]:
+        """The same work with plain integers, once everything about it is in order and there is room for it."""
         if len({id(one.sequence) for one in work}) < len(work):
             raise InvalidValue("work must name each sequence once a step")
-        for index, one in enumerate(work):
-            self._check_open(one.sequence)
-            self._check_tokens(f"work[{index}]", one)
-        needed = sum(len(one.tokens) for one in work)
+        checked = [self._checked_one(f"work[{index}]", one) for index, one in enumerate(work)]
+        needed = sum(len(one.tokens) for one in checked)
         if not self._cache.make_room(needed):
             used, room = self._cache.used(), self._cache.capacity
             raise EngineFull(f"the step adds {needed} tokens to {used} in a cache of {room}, which all sequences share")
+        return checked
 
-    def _check_tokens(self, name: str, work: Work) -> None:
-        held, added, size = len(work.sequence.tokens), len(work.tokens), self.vocabulary.size
-        check_integer(f"{name}.rows", work.rows, 0, added)
-        if not added:
+    def _checked_one(self, name: str, work: Work) -> Work:
+        self._check_open(work.sequence)
+        if not work.tokens:
             raise InvalidValue(f"{name}.tokens must hold at least one token, got none")
-        low, high = min(work.tokens), max(work.tokens)
-        if low < 0 or high >= size:
-            raise InvalidValue(f"{name}.tokens must be ids in [0, {size - 1}], got {low if low < 0 else high}")
-        if held + added > self.limits.context:
-            raise EngineFull(f"{held + added} tokens ({held} held, {added} new) do not fit the context of {self.limits.context}")
+        tokens = tuple(check_integer(f"a token of {name}", token, 0, self.vocabulary.size - 1) for token in work.tokens)
+        held, added, context = len(work.sequence.tokens), len(tokens), self.limits.context
+        if held + added > context:
+            raise EngineFull(f"{held + added} tokens ({held} held, {added} new) do not fit the context of {context}")
+        return Work(work.sequence, tokens, check_integer(f"{name}.rows", work.rows, 0, added))
 
 
 def _first_wanted(places: list[Place]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ class Model:
 
     def __init__(self, path: Path) -> None:
         log.take_error("")
-        pointer = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        pointer = library.llama_model_load_from_file(os.fsencode(path), library.llama_model_default_params())
         if not pointer:
             raise ModelNotFound(f"model {str(path)!r} could not be loaded: {log.take_error('llama.cpp gave no reason')}")
         self._lock, self._pointer = threading.Lock(), pointer

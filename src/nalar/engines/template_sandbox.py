@@ -97,16 +97,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _bound(total + len(waiting), LARGEST_VALUE, "a value of")
         return total
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - jinja2's signature
+    def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Every call in a template: string methods that grow are measured, ticks and ``~`` go straight through."""
-        if __obj in (__self.tick, __self.join_texts):
-            return __obj(*args)
-        __self.tick()
-        method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps str.format
+        if function in (self.tick, self.join_texts):
+            return function(*args)
+        self.tick()
+        method = getattr(function, "__wrapped__", function)  # jinja2 wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str) and name in GROWING_METHODS:
-            __self._check_product(name, (owner, *args, *kwargs.values()))
-        return super().call(__context, __obj, *args, **kwargs)
+            self._check_product(name, (owner, *args, *kwargs.values()))
+        return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The operators that make a value grow."""
