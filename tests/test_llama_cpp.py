@@ -21,8 +21,8 @@ __all__ = ["engine", "loaded"]
 
 @pytest.fixture(scope="module")
 def story(loaded):
-    """About 300 tokens: past the 256 cells at which a lone token takes another path."""
-    return loaded.engine.vocabulary.encode(STORY * 15)
+    """306 tokens: past the 256 cells at which a lone token takes another path."""
+    return loaded.engine.vocabulary.encode(STORY * 18)
 
 
 @pytest.fixture(scope="module")
