@@ -48,7 +48,8 @@ def test_the_prompt_may_come_from_stdin_or_a_file(how: str, tmp_path: Path) -> N
 
 
 def test_json_is_one_strict_object_with_null_for_minus_infinity() -> None:
-    done = run("generate", "--model", "toy", "The ", "--seed", "7", "--max-tokens", "4", "--json", "--logprobs", "2", "--echo", "--top-k", "3")
+    asked = ["--seed", "7", "--max-tokens", "4", "--json", "--logprobs", "2", "--echo", "--top-k", "3"]
+    done = run("generate", "--model", "toy", "The ", *asked)
     out = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert out.keys() >= {"text", "tokens", "logprobs", "finish_reason", "seed", "stats", "chain"}
     assert (out["seed"], out["chain"], out["finish_reason"], len(out["tokens"])) == (7, "top_k(3)", "length", 4)
@@ -138,7 +139,8 @@ def test_an_interrupt_ends_cleanly_with_what_was_said() -> None:
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
-    shell = f"{sys.executable} -c 'from nalar.cli import main; main()' generate --model toy 'The ' --ignore-eos --max-tokens 4000 | head -c 10"
+    command = f"{sys.executable} -c 'from nalar.cli import main; main()'"
+    shell = f"{command} generate --model toy 'The ' --ignore-eos --max-tokens 4000 | head -c 10"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=60)
     assert len(done.stdout) == 10
     assert b"Traceback" not in done.stderr
@@ -147,7 +149,8 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
 def on_a_terminal(*arguments: str) -> str:
     """What a person sees, escapes included."""
     main, side = pty.openpty()
-    child = subprocess.Popen([*NALAR, *arguments], stdout=side, stderr=side, stdin=side, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    child = subprocess.Popen([*NALAR, *arguments], stdout=side, stderr=side, stdin=side, env=env)
     os.close(side)
     seen = b""
     deadline = time.monotonic() + 60
@@ -178,12 +181,13 @@ def test_a_long_prompt_shows_its_progress_on_a_terminal_only() -> None:
 
 
 def test_inspect_shows_every_stage_and_who_is_cut_by_which() -> None:
-    done = run("inspect", "--model", "toy", "The cat ", "--chain", "ban([115]) | temperature(0.7) | top_k(3)", "--top", "5")
+    asked = ["inspect", "--model", "toy", "The cat ", "--chain", "ban([115]) | temperature(0.7) | top_k(3)"]
+    done = run(*asked, "--top", "5")
     shown = done.stdout.decode()
     stages = shown.split("\n\n")[1]
     assert "261 → 260" in stages
     assert "260 → 3" in stages
-    record = json.loads(run("inspect", "--model", "toy", "The cat ", "--chain", "ban([115]) | temperature(0.7) | top_k(3)", "--json").stdout)
+    record = json.loads(run(*asked, "--json").stdout)
     assert [stage["stage"] for stage in record["stages"]] == ["ban([115])", "temperature(0.7)", "top_k(3)"]
     assert {one["text"]: one["cut_by"] for one in record["candidates"]}["s"] == "ban([115])"
     with nalar.load("toy") as model:

@@ -28,8 +28,8 @@ def logits(value: float, row: list[float]) -> list[float]:
 
 def test_it_divides_the_logits() -> None:
     assert logits(0.5, [1.0, -2.0, 0.0, -INF]) == [2.0, -4.0, 0.0, -INF]
-    assert logits(3.0, [1.0, 0.7]) == [1.0 / 3.0, 0.7 / 3.0]  # division, not multiplication by 1/T
-    assert 0.7 / 3.0 != 0.7 * (1 / 3.0)
+    assert logits(3.0, [1.0, 5.0]) == [1.0 / 3.0, 5.0 / 3.0]  # division, not multiplication by 1/T
+    assert 5.0 / 3.0 != 5.0 * (1 / 3.0)
 
 
 def test_it_is_a_power_of_the_probabilities() -> None:
