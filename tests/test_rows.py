@@ -201,7 +201,7 @@ def test_rows_come_as_a_table_or_a_list() -> None:
 
 @pytest.mark.parametrize("row", [[1.7e308, -1.7e308, 0.0], [-1.7e308, -1e308], [1e-320, 0.0]])
 def test_extreme_logits_are_a_law_without_a_warning(row: list[float]) -> None:
-    drawn = sample(np.array(row), Chain(), Key(1), logprobs=1)
+    drawn = sample(np.array(row), Chain(), Key(1), logprobs=len(row))
     shifted = [value - max(row) for value in row]
     assert drawn.token in [token for token, gap in enumerate(shifted) if gap > -746]
 
