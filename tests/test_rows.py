@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalar import Chain, Key, NalarError, sample, sample_batch
+from nalar import Chain, Key, NalarError, Sampler, sample, sample_batch
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.rows import as_float64, as_row, as_rows
 
@@ -197,6 +197,18 @@ def test_rows_come_as_a_table_or_a_list() -> None:
     assert [row.size for row in as_rows(table, 2)] == [2, 2]
     with pytest.raises(InvalidValue, match=r"rows must be .*got shape \[3\]"):
         as_rows(table[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_way_to_give_rows_takes_every_dtype(dtype: Any) -> None:
+    table, keys = np.array([VALUES, VALUES], dtype), [Key(1), Key(2)]
+    expected = [sample(VALUES, Chain(), key).token for key in keys]
+    for rows in (table, list(table), np.asfortranarray(table)):
+        assert sample_batch(rows, Chain(), keys).tokens.tolist() == expected
+    assert Sampler(Chain(), seed=1).step(table[:1]).token == expected[0]
+    assert Sampler(Chain(), seed=1).step([table[0]]).token == expected[0]
+    laws = Sampler(Chain(), seed=1).distributions(table, [0]).laws
+    assert [law.probs.tolist() for law in laws] == [Chain().distribution(VALUES).probs.tolist()] * 2
 
 
 @pytest.mark.parametrize("row", [[1.7e308, -1.7e308, 0.0], [-1.7e308, -1e308], [1e-320, 0.0]])

@@ -45,8 +45,11 @@ def test_strided_tensors_and_rows_of_tables_are_read_in_place(dtype: str) -> Non
     assert as_float64(alias)[0] == 7.0  # borrowed, not copied
 
 
-def test_a_batch_may_be_a_tensor_or_a_list_of_tensors() -> None:
-    table, keys = torch.zeros((2, 5)), [Key(1), Key(2)]
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_batch_may_be_a_tensor_or_a_list_of_tensors(dtype: str) -> None:
+    table, keys = torch.zeros((2, 5), dtype=getattr(torch, dtype)), [Key(1), Key(2)]
+    assert Sampler(Chain(), seed=1).step(table[:1]).token == sample(table[0], Chain(), Key(1)).token
+    assert len(Sampler(Chain(), seed=1).distributions(table, [0])) == 2
     assert sample_batch(table, Chain(), keys).tokens.tolist() == sample_batch(list(table), Chain(), keys).tokens.tolist()
 
 

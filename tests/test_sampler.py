@@ -133,7 +133,10 @@ def test_a_token_that_the_law_cannot_draw_is_refused() -> None:
     assert sampler.history.output.tolist() == [3]
 
 
-CHANGES = [lambda s: s.sample(FLAT), lambda s: s.commit([1]), lambda s: s.rollback(1), lambda s: (s.sample(FLAT), s.rollback(1))]
+CHANGES = [
+    lambda s: s.sample(FLAT), lambda s: s.commit([1]), lambda s: s.rollback(1), lambda s: (s.sample(FLAT), s.rollback(1)),
+    lambda s: s.redraw(),
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)

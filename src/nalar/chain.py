@@ -118,32 +118,37 @@ class Chain:
         key = key if key is None or key.position is not None else key.at(history.position)
         before = Candidates.from_row(row)
         for index, stage in enumerate(self.stages):
-            context = Context(history, row.size, key, index, states[index] if states else None)
+            context = Context(history, row.size, key, index, states.values[index] if states.values else None)
             after = _checked(stage, stage.apply(before, context), row.size)
             yield Step(stage, before, after)
             before = after
 
     def states(self, history: History, vocabulary: int) -> States:
-        """What each stage knows before the next draw, one entry a stage; () when none has a memory.
+        """What each stage knows before the next draw, one value a stage; none at all when no stage has a memory.
 
         They come from the history's log; tokens that were given as ids alone are observed without candidates.
         """
         if not any(isinstance(stage, Memory) for stage in self.stages):
-            return ()
+            return States()
         states, unseen = history.latest_states()
-        if states is None or len(states) != len(self.stages):  # ids alone, or the log of another chain
-            start, unseen = History(history.prompt), history.output.tolist()
-            states = tuple(stage.initial(Context(start, vocabulary)) if isinstance(stage, Memory) else None for stage in self.stages)
+        if states is None or states.stages != self.stages:  # ids alone, or the log of another chain
+            start, unseen = Context(History(history.prompt), vocabulary), history.output.tolist()
+            values = (stage.initial(start) if isinstance(stage, Memory) else None for stage in self.stages)
+            states = States(self.stages, tuple(values))
         for token in unseen:
             states = self.observe(states, token, (None,) * len(self.stages))
         return states
 
     def observe(self, states: States, token: int, inputs: tuple[Candidates | None, ...]) -> States:
         """The states after ``token``, whose draw gave the stages ``inputs``."""
-        if not states:
-            return ()
-        seen = zip(self.stages, states, inputs, strict=True)
-        return tuple(stage.observe(state, token, given) if isinstance(stage, Memory) else None for stage, state, given in seen)
+        if not states.values:
+            return states
+        seen = zip(self.stages, states.values, inputs, strict=True)
+        values = (stage.observe(state, token, given) if isinstance(stage, Memory) else None for stage, state, given in seen)
+        return States(self.stages, tuple(values))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stages,)  # what is cached on a chain stays behind
 
     def __len__(self) -> int:
         return len(self.stages)

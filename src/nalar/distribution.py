@@ -137,6 +137,9 @@ class Distribution:
         """A law that borrows nothing: it stays valid after the logits it came from are gone."""
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Distribution, (self.ids, self.probs, self.logprobs)  # a lazy law too travels as its values, read-only again on arrival
+
     def _place(self, token: int) -> int | None:
         token = check_integer("token", token, 0, INT32_MAX)
         place = int(np.searchsorted(self.ids, token))

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nalar.checks import check_integer
+from nalar.checks import check_choice, check_integer
 from nalar.errors import InvalidValue
 
 __all__ = ["PURPOSES", "STREAM_VERSION", "Key", "Purpose", "fresh_seed", "philox"]
@@ -48,7 +48,7 @@ class Key:
     """Which random numbers a draw takes: ``Key(seed, sequence=0, position=None, attempt=0)``.
 
     ``seed`` is in [0, 2⁶⁴), ``sequence`` and ``position`` in [0, 2³²), ``attempt`` and ``row`` in [0, 2¹⁶).  ``position`` counts output
-    tokens; None stands for the length of the history's output.  ``attempt`` grows with each rewind: the same uniform
+    tokens; None stands for the length of the history's output, and for 0 where there is no history.  ``attempt`` grows with each rewind: the same uniform
     again, after the outcome was seen, would be biased.  ``row`` and ``purpose`` are set by ``draft``.
 
     >>> Key(seed=7, position=0).uniform()
@@ -69,6 +69,7 @@ class Key:
             value = getattr(self, name)
             if name != "position" or value is not None:
                 object.__setattr__(self, name, check_integer(name, value, 0, 2**bits - 1))
+        check_choice("purpose", self.purpose, tuple(PURPOSES))
 
     def at(self, position: int) -> Key:
         """This key at ``position``."""
@@ -81,7 +82,11 @@ class Key:
         """
         if self.position is None:
             raise InvalidValue("position must be the step's start when a draft key is made, got None")
-        return replace(self, row=index, purpose="draft")
+        return self.place(index, "draft")
+
+    def place(self, row: int, purpose: Purpose) -> Key:
+        """The key of ``purpose`` at place ``row`` of the speculative step that starts at ``position``: draft token, or tree node."""
+        return replace(self, row=row, purpose=purpose)
 
     def uniform(self, purpose: Purpose | None = None, index: int = 0) -> float:
         """One uniform in [0, 1) of this key for ``purpose`` (the key's own when None)."""

@@ -136,6 +136,7 @@ class Model:
             raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
         if asked.logprobs is not None:
             check_integer("logprobs", asked.logprobs, 0, self.engine.vocabulary.size)
+        self._check_stop_tokens(asked)
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
         ids = self.encode(prompt, messages=messages)
@@ -184,6 +185,13 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _check_stop_tokens(self, asked: SamplingParams) -> None:
+        """Every other list of ids is checked against the row by its stage."""
+        size = self.engine.vocabulary.size
+        outside = [token for token in asked.stop_tokens if token >= size]
+        if outside:
+            raise InvalidValue(f"stop_tokens must be token ids in [0, {size - 1}], the model's vocabulary, got {outside[0]}")
+
     def _beside(self, chain: Chain, asked: SamplingParams, fields: dict[str, Any]) -> Chain:
         """A chain of the caller's own, behind the mask that ``min_tokens`` asks for."""
         neutral = SamplingParams()
@@ -206,7 +214,7 @@ class Model:
         if messages is not None:
             return tuple(vocabulary.encode_chat(messages))
         if isinstance(prompt, str):
-            return tuple(vocabulary.encode(prompt))
+            return (*vocabulary.begin, *vocabulary.encode(prompt))
         ids = as_ids("prompt", prompt or ())
         if ids.size and (ids.min() < 0 or ids.max() >= vocabulary.size):
             raise InvalidValue(f"prompt must hold token ids in [0, {vocabulary.size - 1}], got {int(ids.min())} … {int(ids.max())}")

@@ -11,7 +11,7 @@ from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Distribution, Draw, check_draw
 from nalar.errors import InvalidValue
 from nalar.history import History, States
-from nalar.keys import Key, fresh_seed
+from nalar.keys import STREAM_VERSION, Key, fresh_seed
 from nalar.rows import FloatRow, as_row, as_rows
 from nalar.sampling import Sample, check_chain, draw_sample
 from nalar.speculative.verdict import Verdict
@@ -23,13 +23,15 @@ __all__ = ["Sampler", "Snapshot", "Window"]
 class Window:
     """The laws along a draft, each seeing the draft before it: ``laws[i]`` is the law after ``draft[:i]``.
 
-    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler's history.
+    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler: ``key`` is the step's.
+    No rule gets past a draft token that its law cannot draw: the stages with memory do not observe it.
     """
 
     draft: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
     states: tuple[States, ...]  # after each draft token
     revision: int
+    key: Key
 
     @property
     def laws(self) -> tuple[Distribution, ...]:
@@ -55,6 +57,7 @@ class Snapshot:
     log: tuple[tuple[int, States | None], ...]
     draw: Draw
     vocabulary: int | None
+    stream: int = STREAM_VERSION
 
 
 class Sampler:
@@ -71,13 +74,13 @@ class Sampler:
 
     def __init__(
         self, chain: Chain, seed: int | None = None, sequence: int = 0, prompt: Iterable[int] = (), output: Iterable[int] = (), *,
-        draw: Draw = "inverse", vocabulary: int | None = None,
+        draw: Draw = "inverse", vocabulary: int | None = None, attempt: int = 0,
     ) -> None:
         self.chain = check_chain(chain)
         self.history = History(prompt, output)
         self.draw = check_draw(draw)
         self.vocabulary = None if vocabulary is None else check_integer("vocabulary", vocabulary, 1, INT32_MAX)
-        self._key = Key(fresh_seed() if seed is None else seed, sequence)
+        self._key = Key(fresh_seed() if seed is None else seed, sequence, None, attempt)
 
     @property
     def seed(self) -> int:
@@ -89,10 +92,13 @@ class Sampler:
         """The key of the next draw."""
         return self._key.at(self.history.position)
 
-    def sample(self, logits: Any, *, logprobs: int | None = None, keep_law: bool = False) -> Sample:
-        """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed."""
+    def sample(self, logits: Any, *, logprobs: int | None = None, keep_law: bool = False, key: Key | None = None) -> Sample:
+        """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed.
+
+        ``key``: for a draft, ``target.key.draft(i)`` of the step's start; None for this sampler's own.
+        """
         row = as_row(logits, self.vocabulary)
-        key = self.key
+        key = self.key if key is None else key
         evaluation = self.chain.evaluate(row, self.history, key)
         drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
         self.history.append(drawn.token, evaluation.after(drawn.token))
@@ -111,12 +117,13 @@ class Sampler:
         tokens = tuple(check_integer("a draft token", token, 0, listed[0].size - 1) for token in draft) if listed else tuple(draft)
         if len(listed) != len(tokens) + 1:
             raise InvalidValue(f"rows must hold {len(tokens) + 1} rows, one more than the {len(tokens)} draft tokens, got {len(listed)}")
-        start = self.history.position
+        start, key, revision = self.history.position, self.key, self.history.revision
         try:
             evaluations, states = self._along(listed, tokens)
         finally:
             self.history.rollback(self.history.position - start)
-        return Window(tokens, evaluations, states, self.history.revision)
+            self.history.revision = revision  # the same history again, so that earlier windows of this point stay good
+        return Window(tokens, evaluations, states, revision, key)
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
@@ -153,6 +160,8 @@ class Sampler:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
         """The sampler that ``snapshot`` was taken of."""
+        if snapshot.stream != STREAM_VERSION:
+            raise InvalidValue(f"snapshot must be of stream version {STREAM_VERSION}, which draws its tokens, got {snapshot.stream}")
         sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
         sampler._key = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt)
         for token, states in snapshot.log:
@@ -171,11 +180,14 @@ class Sampler:
         return tuple(evaluations), tuple(states)
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
-        if window.revision != self.history.revision:
+        if window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
         if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:
             raise InvalidValue(f"tokens must be the window's draft {list(window.draft)} as far as accepted, then one more, got {emitted}")
-        return [*window.states[: len(emitted) - 1], _after(window.evaluations[len(emitted) - 1], emitted[-1])]
+        last = window.evaluations[len(emitted) - 1]
+        if not last.law.prob(emitted[-1]) > 0:
+            raise InvalidValue(f"tokens must be drawn from the window's laws, got {emitted[-1]}, which has probability 0 there")
+        return [*window.states[: len(emitted) - 1], last.after(emitted[-1])]
 
     def _twin(self, key: Key, history: History) -> Sampler:
         twin = Sampler.__new__(Sampler)
@@ -184,5 +196,5 @@ class Sampler:
 
 
 def _after(evaluation: Evaluation, token: int) -> States:
-    """The states after ``token``; where it cannot be drawn nothing is observed, for no rule gets past it."""
+    """The states after a draft token; one that cannot be drawn is not observed."""
     return evaluation.after(token) if evaluation.law.prob(token) > 0 else evaluation.states

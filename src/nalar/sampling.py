@@ -34,9 +34,10 @@ class TokenLogprob(NamedTuple):
 class Sample:
     """One drawn token.
 
-    ``logprob`` is the token's log-probability under the law it was drawn from, the *final* view.  ``raw_logprob``, ``raw_rank``
+    ``logprob`` is the token's log-probability under the chain's law at its position, the *final* view; for a recovered token of a
+    speculative step too, never under the residual that it was drawn from.  ``raw_logprob``, ``raw_rank``
     and ``rank`` are there when ``logprobs`` was asked for: the *raw* view is the log-softmax of the logits as given.
-    ``top`` and ``raw_top`` are the n best of each view.  ``law`` is there with ``keep_law=True``.
+    ``top`` and ``raw_top`` are the n best of each view.  ``law`` is there with ``keep_law=True``, held: it outlives the logits.
     """
 
     token: int
@@ -128,7 +129,7 @@ def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int |
     """Draw from an evaluated law and report what was asked for."""
     law = evaluation.law
     token = law.draw(key, draw)
-    kept = law if keep_law else None
+    kept = law.hold() if keep_law else None
     if logprobs is None:
         return Sample(token, law.logprob(token), key, law=kept)
     best = check_integer("logprobs", logprobs, 0, row.size)
@@ -136,10 +137,17 @@ def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int |
     total = log_sum_exp(values)
     return Sample(
         token, law.logprob(token), key, law.rank(token), float(values[token] - total), rank_of(values, token),
-        tuple(TokenLogprob(int(other), law.logprob(other), place) for place, other in enumerate(law.top(best), 1)),
+        _best_of_law(law, best),
         best_tokens(values, total, best),
         kept,
     )
+
+
+def _best_of_law(law: Distribution, n: int) -> tuple[TokenLogprob, ...]:
+    """The ``n`` most likely tokens of a law, from its arrays: a search for each would cost more than the row."""
+    ids = law.top(n)
+    logprobs = law.logprobs[np.searchsorted(law.ids, ids)]
+    return tuple(map(TokenLogprob, ids.tolist(), logprobs.tolist(), range(1, ids.size + 1)))
 
 
 def check_chain(chain: Any) -> Chain:
@@ -167,7 +175,7 @@ def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
 def best_tokens(values: npt.NDArray[np.float64], total: float, n: int) -> tuple[TokenLogprob, ...]:
     """The ``n`` largest of a row's logits, whose log-sum-exp is ``total``; the lower id first among equals."""
     order = np.argsort(-values, kind="stable")[:n] if n else np.zeros(0, np.intp)
-    return tuple(TokenLogprob(int(token), float(values[token] - total), place) for place, token in enumerate(order, 1))
+    return tuple(map(TokenLogprob, order.tolist(), (values[order] - total).tolist(), range(1, order.size + 1)))
 
 
 def _one_a_row(name: str, given: Any, size: int) -> list[Any]:

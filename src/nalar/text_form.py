@@ -26,8 +26,11 @@ def print_stages(stages: Iterable[Stage]) -> str:
 
 
 def print_stage(stage: Stage) -> str:
-    """``name(first, other=…)``: the first field by position, the others only where they are not the default."""
-    values = [(field, getattr(stage, field.name)) for field in _fields(type(stage)) if field.init]
+    """``name(first, other=…)``: the first field by position, the others only where they are not the default.
+
+    A field with ``repr=False`` is a handle, not a parameter (a grammar's tokenizer): the text leaves it out.
+    """
+    values = [(field, getattr(stage, field.name)) for field in _fields(type(stage)) if field.init and field.repr]
     first = [_print_literal(value) for _, value in values[:1]]
     others = [f"{field.name}={_print_literal(value)}" for field, value in values[1:] if field.default is MISSING or value != field.default]
     return f"{stage.name}({', '.join(first + others)})"

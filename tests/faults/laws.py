@@ -57,12 +57,14 @@ def every_path(row: Any, chain: Chain, prompt: Sequence[int] = (), output: Seque
     key, history = Key(1), History(prompt, output)
     alone = sample(row, chain, key, history, keep_law=True).law
     batch = sample_batch([row, row], chain, [key, Key(2)], [history, History(prompt, output)], keep_law=True).samples
+    twice = np.stack([np.asarray(row, None if isinstance(row, np.ndarray) else np.float64)] * 2)
+    table = sample_batch(twice, chain, [key, key], [history, history], keep_law=True).samples
     sampler = Sampler(chain, seed=1, prompt=prompt, output=output)
     window = sampler.distributions([row])[0]
     drawn = sampler.sample(row, keep_law=True).law
     named = {
         "distribution": chain.distribution(row, history, key), "sample": alone, "first of a batch": batch[0] and batch[0].law,
-        "second of a batch": batch[1] and batch[1].law, "window": window, "sampler": drawn,
+        "second of a batch": batch[1] and batch[1].law, "row of a table": table[1] and table[1].law, "window": window, "sampler": drawn,
     }
     return {name: law for name, law in named.items() if law is not None}
 

@@ -38,11 +38,16 @@ class ScriptedVocabulary:
 
     pieces: tuple[bytes, ...]
     ends: frozenset[int] = frozenset({1, 2})
+    begin: tuple[int, ...] = ()
     chat_template: str | None = None
 
     @property
     def size(self) -> int:
         return len(self.pieces)
+
+    @property
+    def controls(self) -> dict[str, int]:
+        return {END.decode(): 1, OTHER_END.decode(): 2}
 
     def id_of(self, piece: bytes) -> int:
         return {END: 1, OTHER_END: 2}.get(piece) or self.pieces.index(piece, 3)

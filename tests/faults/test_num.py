@@ -38,7 +38,8 @@ CASES = [
     ),
     *(
         LawCase(
-            f"B003-temperature-{temperature:g}-{np.dtype(dtype).name}", "TensorRT-LLM: T = 1e-12 passes validation and logits / T overflows",
+            f"B003-temperature-{temperature:g}-{np.dtype(dtype).name}",
+            "TensorRT-LLM: T = 1e-12 passes validation and logits / T overflows",
             np.array(NEAR, dtype), f"temperature({temperature!r})", {0: 1, 1: 1} if dtype is BF16 else {0: 1},
             "the argmax; bfloat16 rounds 9.99 to 10 (steps of 1/16), so there both are",
         )
@@ -188,8 +189,11 @@ def test_an_overflow_downwards_is_a_mask(chain: str, row: list[float]) -> None:
 
 @pytest.mark.parametrize(
     ("chain", "row"),
-    [("bias({0: 1e308})", [1e308, 0.0]), ("frequency(-1e308)", [1.0, 0.0]), ("presence(-1e308)", [1e308, 0.0]), ("repetition(1e-308)", [9.0, 0.0])],
-)
+    [
+        ("bias({0: 1e308})", [1e308, 0.0]), ("frequency(-1e308)", [1.0, 0.0]), ("presence(-1e308)", [1e308, 0.0]),
+        ("repetition(1e-308)", [9.0, 0.0]),
+    ],
+)  # fmt: skip
 def test_an_overflow_upwards_is_an_error(chain: str, row: list[float]) -> None:
     """As a +inf in the row itself is (B013): never a certainty, never a NaN."""
     with pytest.raises(BrokenRow, match=f"{chain.split('(')[0]} left a logit of inf"):
@@ -207,7 +211,10 @@ def any_rows(draw: st.DrawFn) -> Any:
     return row
 
 
-@given(any_rows(), st.floats(0, 1e300) | st.sampled_from([5e-324, 1e-310, 1e-12, 1e-4, 1e-2]), st.sampled_from([0.0, 5e-324, 1 - 2.0**-53, 1]))
+TEMPERATURES = st.floats(0, 1e300) | st.sampled_from([5e-324, 1e-310, 1e-12, 1e-4, 1e-2])
+
+
+@given(any_rows(), TEMPERATURES, st.sampled_from([0.0, 5e-324, 1 - 2.0**-53, 1]))
 @example(np.array([1e308, -1e308]), 1.0, 1.0)  # their difference is −inf, and no accident
 def test_rule(row: Any, temperature: float, top_p: float) -> None:
     """softmax(logits / T) whatever the row's type and T: finite, summing to 1, greedy where nothing else fits; a tiny top_p leaves one

@@ -48,10 +48,12 @@ CASES = [
     ),
     Case(
         "B116-the-last-n", "llama-cpp-python: the window took the first n tokens",
-        SIX, "repetition(2.0, window=2)", [1, 1, 1, 1, 0.5, 0.5], "the last 2 of [1, 2, 3, 4, 5] are 4 and 5", prompt=[1, 2, 3], output=[4, 5],
+        SIX, "repetition(2.0, window=2)", [1, 1, 1, 1, 0.5, 0.5], "the last 2 of [1, 2, 3, 4, 5] are 4 and 5",
+        prompt=[1, 2, 3], output=[4, 5],
     ),
     Case(
-        "B116-window-0", "llama-cpp-python: the same", SIX, "repetition(2.0, window=0)", SIX, "no token is within 0", prompt=[1, 2, 3, 4, 5],
+        "B116-window-0", "llama-cpp-python: the same",
+        SIX, "repetition(2.0, window=0)", SIX, "no token is within 0", prompt=[1, 2, 3, 4, 5],
     ),
     Case(
         "B116-window-beyond", "llama-cpp-python: it could read past the buffer",
@@ -71,6 +73,11 @@ CASES = [
     Case(
         "B120-presence-and-frequency", "mlc-llm: the presence value was passed for both arguments",
         [0.0, 0.0], "frequency(1.0) | presence(0.5)", [-2.5, 0.0], "0 − 2 · 1.0 − 0.5, not −2 · 0.5 − 0.5 = −1.5", output=[0, 0],
+    ),
+    Case(
+        "B124-all-three", "mistral.rs: penalties are broken, says a title without a case; the formulas, on one logit after another",
+        [2.0, 2.0, -2.0], "repetition(2.0) | frequency(0.5) | presence(0.25)", [1.0, 2 / 2 - 2 * 0.5 - 0.25, -2 * 2 - 0.5 - 0.25],
+        "id 0 is in the prompt only: 2 / 2; ids 1 and 2 are in the output, twice and once", prompt=[0], output=[1, 2, 1],
     ),
     Case(
         "B125-below-1-before-the-argmax", "lattice: its greedy shortcut assumed that penalties only lower logits",
@@ -123,9 +130,9 @@ def test_each_step_sees_the_ids_before_it(how: str) -> None:
     assert drawn == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("name", ["no_repeat_ngram_size", "repeat_penalty", "dry_multiplier"])
+@pytest.mark.parametrize("name", ["no_repeat_ngram_size", "repeat_penalty", "dry_multiplier"], ids="B128-{}".format)
 def test_a_penalty_without_code_is_refused(name: str) -> None:
-    """What B128 asks of options that are not built: onnxruntime-genai parsed one and never applied it."""
+    """onnxruntime-genai parsed no_repeat_ngram_size and never applied it.  Right: an unknown option, or one not built yet, is refused."""
     with pytest.raises(TypeError, match=name):
         SamplingParams(**{name: 3})  # type: ignore[arg-type]
     with pytest.raises(InvalidType, match=name), nalar.load("toy") as model:
@@ -134,8 +141,11 @@ def test_a_penalty_without_code_is_refused(name: str) -> None:
         Chain.parse(f"{name}(3)")
 
 
+IDS = st.lists(st.integers(-1, 7), max_size=12)
+
+
 @given(
-    st.lists(st.floats(-9, 9), min_size=6, max_size=6), st.lists(st.integers(-1, 7), max_size=12), st.lists(st.integers(-1, 7), max_size=12),
+    st.lists(st.floats(-9, 9), min_size=6, max_size=6), IDS, IDS,
     st.floats(0.25, 4), st.floats(-2, 2), st.floats(-2, 2), st.none() | st.integers(0, 30),
 )  # fmt: skip
 def test_rule(
