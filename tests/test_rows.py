@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nalar import Chain, Key, NalarError, Sampler, sample, sample_batch
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.rows import as_float64, as_row, as_rows
+from nalar.rows import as_float64, as_row, split_rows
 
 INF, NAN = np.inf, np.nan
 VALUES = [0.0, -1.5, 2.0, -INF, 0.25, 1.0]  # exact in every dtype
@@ -190,13 +190,12 @@ def test_a_vocabulary_that_is_no_integer_is_refused(vocabulary: Any) -> None:
 
 def test_rows_come_as_a_table_or_a_list() -> None:
     table = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert [row.tolist() for row in as_rows(table)] == table.tolist()
-    assert all(np.shares_memory(row, table) for row in as_rows(table))
-    ragged = as_rows([np.zeros(2, np.float16), [0.0, 1.0, 2.0]])
-    assert [row.size for row in ragged] == [2, 3]
-    assert [row.size for row in as_rows(table, 2)] == [2, 2]
+    assert [row.tolist() for row in split_rows(table)] == table.tolist()
+    assert all(np.shares_memory(row, table) for row in split_rows(table))
+    ragged = split_rows([np.zeros(2, np.float16), [0.0, 1.0, 2.0]])
+    assert [as_row(row).size for row in ragged] == [2, 3]
     with pytest.raises(InvalidValue, match=r"rows must be .*got shape \[3\]"):
-        as_rows(table[0])
+        split_rows(table[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -9,7 +9,7 @@ import pytest
 
 from nalar import Chain, Key, Sampler, sample, sample_batch
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.rows import as_float64, as_row, as_rows
+from nalar.rows import as_float64, as_row, split_rows
 
 torch: Any = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def test_strided_tensors_and_rows_of_tables_are_read_in_place(dtype: str) -> Non
     table[1, ::2] = torch.tensor(VALUES, dtype=table.dtype)
     assert as_float64(as_row(table[1, ::2])).tolist() == VALUES
     assert as_float64(as_row(table.t()[::2, 1])).tolist() == VALUES
-    assert [as_float64(row).tolist() for row in as_rows(table)][1][::2] == VALUES
+    assert [as_float64(as_row(row)).tolist() for row in split_rows(table)][1][::2] == VALUES
     alias = as_row(table[1, ::2])
     table[1, 0] = 7.0
     assert as_float64(alias)[0] == 7.0  # borrowed, not copied

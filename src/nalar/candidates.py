@@ -33,6 +33,7 @@ class Candidates:
     ids: TokenIds
     logits: Logits
     log_total: float | None = None
+    mass: tuple[float, float] | None = None  # (maximum, Σ exp(logit − maximum)) behind log_total: exact where its logarithm is not
 
     @classmethod
     def from_row(cls, row: FloatRow) -> Candidates:
@@ -48,11 +49,12 @@ class Candidates:
         """Only the tokens where ``mask`` is true; the others are removed, the logits stay."""
         if mask.all():
             return self
-        return Candidates(self.ids[mask], self.logits[mask], self.total())
+        mass = (float(self.logits.max()), float(weights(self.logits).sum())) if self.log_total is None else self.mass
+        return Candidates(self.ids[mask], self.logits[mask], self.total(), mass)
 
     def replace(self, logits: Logits) -> Candidates:
-        """The same tokens with new logits, whose log-sum-exp is the new total."""
-        return Candidates(self.ids, logits)
+        """The same tokens with new logits, whose log-sum-exp is the new total; the same candidates where no logit changes."""
+        return self if np.array_equal(logits, self.logits) else Candidates(self.ids, logits)
 
     def masked(self, mask: Mask) -> Candidates:
         """The same tokens; where ``mask`` is true the logit becomes −inf."""
@@ -73,11 +75,12 @@ class Candidates:
 
 def weights(logits: Logits) -> Logits:
     """exp(logit − maximum): unnormalised probabilities, the largest exactly 1.  At least one logit is finite."""
-    shifted: Logits = np.exp(logits - logits.max())
+    with np.errstate(over="ignore"):  # a difference past the range of floats weighs nothing
+        shifted: Logits = np.exp(logits - logits.max())
     return shifted
 
 
 def log_sum_exp(logits: Logits) -> float:
     """log Σ exp(logit), without overflow; −inf where nothing is left."""
     greatest = logits.max(initial=-np.inf)
-    return float(greatest + np.log(np.exp(logits - greatest).sum())) if greatest > -np.inf else -np.inf
+    return float(greatest + np.log(weights(logits).sum())) if greatest > -np.inf else -np.inf

@@ -53,6 +53,8 @@ def check_ids(name: str, values: Any, *, low: int = 0) -> tuple[int, ...]:
     wanted = f"{name} must be a collection of token ids (integers in [{low}, {INT32_MAX}])"
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidType(f"{wanted}, got {values!r}")
+    if getattr(values, "ndim", 1) != 1:
+        raise InvalidType(f"{wanted}, got {values!r}")
     ids = {_as_integer(wanted, value) for value in values}
     outside = next((token for token in ids if not low <= token <= INT32_MAX), None)
     if outside is not None:

@@ -43,7 +43,7 @@ class Distribution:
         mass = weights(candidates.logits)
         total = mass.sum()
         live = mass / total > 0
-        shifted = candidates.logits[live] - candidates.logits.max()
+        shifted = candidates.logits[live] - candidates.logits.max()  # none is far below, or its weight would be 0
         return cls(candidates.ids[live], mass[live] / total, shifted - math.log(total))
 
     @classmethod

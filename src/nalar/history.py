@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nalar.checks import check_integer
 from nalar.errors import InvalidType, InvalidValue
 
-__all__ = ["Counts", "History", "States"]
+__all__ = ["Counts", "History", "States", "as_ids", "check_history"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -173,11 +173,22 @@ class History:
         return f"History(prompt={self.prompt.tolist()}, output={self.output.tolist()})"
 
 
+def check_history(history: Any) -> History:
+    """A history; None stands for an empty one."""
+    if history is None:
+        return History()
+    if not isinstance(history, History):
+        raise InvalidType(f"history must be a nalar.History, got {history!r}")
+    return history
+
+
 def as_ids(name: str, tokens: Iterable[int]) -> Int32:
     """Token ids as int32; anything that is not a whole number in int32's range is an error."""
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
     given = tokens if isinstance(tokens, np.ndarray) else list(tokens)
+    if isinstance(given, list) and any(isinstance(token, bool | np.bool_) for token in given):
+        raise InvalidType(f"{name} must be a sequence of token ids, got one with a bool")
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, OverflowError):

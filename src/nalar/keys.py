@@ -48,8 +48,17 @@ class Key:
     """Which random numbers a draw takes: ``Key(seed, sequence=0, position=None, attempt=0)``.
 
     ``seed`` is in [0, 2⁶⁴), ``sequence`` and ``position`` in [0, 2³²), ``attempt`` and ``row`` in [0, 2¹⁶).  ``position`` counts output
-    tokens; None stands for the length of the history's output, and for 0 where there is no history.  ``attempt`` grows with each rewind: the same uniform
-    again, after the outcome was seen, would be biased.  ``row`` and ``purpose`` are set by ``draft``.
+    tokens; None stands for the length of the history's output, and for 0 where there is no history.  ``attempt`` grows with
+    each rewind: the same uniform again, after its outcome was seen, would be biased.  ``row`` and ``purpose`` are set by ``place``.
+
+    | use | key |
+    | --- | --- |
+    | a plain draw, and ``follow`` | ``at(position + i)`` |
+    | a rule's acceptance of draft token i, keyed by the step's start | ``place(i, "accept")`` |
+    | the token recovered after i accepted ones, likewise | ``place(i, "recover")`` |
+    | the bonus after k accepted ones, likewise; with k = 0 the plain draw | ``place(k, "draw")`` |
+    | draft token i, likewise | ``draft(i)`` |
+    | a stage's coin, under every rule | at the token's own position |
 
     >>> Key(seed=7, position=0).uniform()
     0.9545971285563127

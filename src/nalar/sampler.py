@@ -9,10 +9,10 @@ from typing import Any
 from nalar.chain import Chain, Evaluation
 from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Distribution, Draw, check_draw
-from nalar.errors import InvalidValue
+from nalar.errors import InvalidType, InvalidValue
 from nalar.history import History, States
 from nalar.keys import STREAM_VERSION, Key, fresh_seed
-from nalar.rows import FloatRow, as_row, as_rows
+from nalar.rows import FloatRow, as_row, split_rows
 from nalar.sampling import Sample, check_chain, draw_sample
 from nalar.speculative.verdict import Verdict
 
@@ -30,6 +30,7 @@ class Window:
     draft: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
     states: tuple[States, ...]  # after each draft token
+    history: History
     revision: int
     key: Key
 
@@ -106,15 +107,16 @@ class Sampler:
 
     def step(self, rows: Any, *, logprobs: int | None = None) -> Verdict:
         """Draw from ``rows`` [1, vocabulary], commit, and return the Verdict."""
-        listed = as_rows(rows, self.vocabulary)
+        listed = split_rows(rows)
         if len(listed) != 1:
             raise InvalidValue(f"rows must hold 1 row, one more than the 0 draft tokens, got {len(listed)}")
         return Verdict(0, (self.sample(listed[0], logprobs=logprobs),))
 
     def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
         """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
-        listed = as_rows(rows, self.vocabulary)
-        tokens = tuple(check_integer("a draft token", token, 0, listed[0].size - 1) for token in draft) if listed else tuple(draft)
+        listed = [as_row(row, self.vocabulary) for row in split_rows(rows)]
+        largest = listed[0].size - 1 if listed else INT32_MAX
+        tokens = tuple(check_integer("a draft token", token, 0, largest) for token in _listed("draft", draft))
         if len(listed) != len(tokens) + 1:
             raise InvalidValue(f"rows must hold {len(tokens) + 1} rows, one more than the {len(tokens)} draft tokens, got {len(listed)}")
         start, key, revision = self.history.position, self.key, self.history.revision
@@ -123,12 +125,12 @@ class Sampler:
         finally:
             self.history.rollback(self.history.position - start)
             self.history.revision = revision  # the same history again, so that earlier windows of this point stay good
-        return Window(tokens, evaluations, states, revision, key)
+        return Window(tokens, evaluations, states, self.history, revision, key)
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
         but the last must be the window's draft."""
-        emitted = [check_integer("token", token, 0, INT32_MAX) for token in tokens]
+        emitted = [check_integer("token", token, 0, INT32_MAX) for token in _listed("tokens", tokens)]
         known: list[States | None] = [None] * len(emitted) if window is None else self._observed(emitted, window)
         for token, states in zip(emitted, known, strict=True):
             self.history.append(token, states)
@@ -180,19 +182,26 @@ class Sampler:
         return tuple(evaluations), tuple(states)
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
-        if window.revision != self.history.revision or window.key != self.key:
+        if window.history is not self.history or window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
         if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:
             raise InvalidValue(f"tokens must be the window's draft {list(window.draft)} as far as accepted, then one more, got {emitted}")
+        for token, evaluation in zip(emitted, window.evaluations, strict=False):
+            if not evaluation.law.prob(token) > 0:
+                raise InvalidValue(f"tokens must be drawn from the window's laws, got {token}, which has probability 0 there")
         last = window.evaluations[len(emitted) - 1]
-        if not last.law.prob(emitted[-1]) > 0:
-            raise InvalidValue(f"tokens must be drawn from the window's laws, got {emitted[-1]}, which has probability 0 there")
         return [*window.states[: len(emitted) - 1], last.after(emitted[-1])]
 
     def _twin(self, key: Key, history: History) -> Sampler:
         twin = Sampler.__new__(Sampler)
         twin.chain, twin.draw, twin.vocabulary, twin._key, twin.history = self.chain, self.draw, self.vocabulary, key, history
         return twin
+
+
+def _listed(name: str, tokens: Any) -> Iterable[Any]:
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
+        raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
+    return tokens
 
 
 def _after(evaluation: Evaluation, token: int) -> States:

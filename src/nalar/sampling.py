@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nalar.candidates import log_sum_exp
-from nalar.chain import Chain, Evaluation
+from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import check_choice, check_integer
 from nalar.distribution import Distribution, Draw
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.history import History
+from nalar.history import History, check_history
 from nalar.keys import Key
-from nalar.rows import FloatRow, as_float64, as_row, as_rows
+from nalar.rows import FloatRow, as_float64, as_row, split_rows
 
 __all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "sample", "sample_batch"]
 
@@ -84,8 +84,11 @@ def sample(
     >>> nalar.sample([0.0, 4.0, 1.0], nalar.Chain.parse("temperature(0)"), nalar.Key(seed=7)).token
     1
     """
-    row, history = as_row(logits, vocabulary), history or History()
-    return draw_sample(row, _evaluation(row, chain, key, history), _at(key, history), logprobs, draw, keep_law)
+    row, history = as_row(logits, vocabulary), check_history(history)
+    placed = resolve_key(key, history)
+    if placed is None:
+        raise InvalidType("key must be a nalar.Key, got None")
+    return draw_sample(row, check_chain(chain).evaluate(row, history, placed), placed, logprobs, draw, keep_law)
 
 
 def sample_batch(
@@ -105,7 +108,7 @@ def sample_batch(
     >>> batch.tokens.tolist(), str(batch.errors[1])
     ([1, -1, 1], 'row 1: logits must be finite or -inf, got nan at token 0')
     """
-    listed = list(rows) if isinstance(rows, list | tuple) else as_rows(rows)
+    listed = split_rows(rows)
     size = len(listed)
     each_chain = [chains] * size if isinstance(chains, Chain) else _one_a_row("chains", chains, size)
     each_key = _one_a_row("keys", keys, size)
@@ -157,16 +160,6 @@ def check_chain(chain: Any) -> Chain:
     return chain
 
 
-def _evaluation(row: FloatRow, chain: Chain, key: Key, history: History) -> Evaluation:
-    if not isinstance(key, Key):
-        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
-    return check_chain(chain).evaluate(row, history, key)
-
-
-def _at(key: Key, history: History) -> Key:
-    return key.at(history.position) if key.position is None else key
-
-
 def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
     """1 + tokens greater + equal ones with a lower id."""
     return 1 + int((values > values[token]).sum()) + int((values[:token] == values[token]).sum())
@@ -175,7 +168,9 @@ def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
 def best_tokens(values: npt.NDArray[np.float64], total: float, n: int) -> tuple[TokenLogprob, ...]:
     """The ``n`` largest of a row's logits, whose log-sum-exp is ``total``; the lower id first among equals."""
     order = np.argsort(-values, kind="stable")[:n] if n else np.zeros(0, np.intp)
-    return tuple(map(TokenLogprob, order.tolist(), (values[order] - total).tolist(), range(1, order.size + 1)))
+    with np.errstate(over="ignore"):  # a difference past the range of floats is −inf
+        logprobs = values[order] - total
+    return tuple(map(TokenLogprob, order.tolist(), logprobs.tolist(), range(1, order.size + 1)))
 
 
 def _one_a_row(name: str, given: Any, size: int) -> list[Any]:

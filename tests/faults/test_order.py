@@ -19,7 +19,7 @@ from nalar.distribution import Distribution
 from nalar.errors import BrokenRow
 from strategies import Case, cases
 
-UNSORTED = log([0.05, 0.5, 0.1, 0.35])
+UNSORTED = log([0.35, 0.05, 0.5, 0.1])
 SGLANG = log([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03])
 CASES = [
     LawCase(
@@ -32,15 +32,15 @@ CASES = [
     ),
     LawCase(
         "B242-top-p-unsorted", "llama.cpp's server: a filter that needs sorted input ran before the one that sorts",
-        UNSORTED, "top_p(0.8) | top_k(3)", {1: 50, 3: 35}, "0.5 < 0.8 ≤ 0.85; then two are at most three",
+        UNSORTED, "top_p(0.8) | top_k(3)", {2: 50, 0: 35}, "0.5 < 0.8 ≤ 0.85; then two are at most three",
     ),
     LawCase(
         "B242-top-k-second", "llama.cpp's server: the same",
-        UNSORTED, "top_p(0.9) | top_k(2)", {1: 50, 3: 35}, "{1, 3, 2}, then the first two",
+        UNSORTED, "top_p(0.9) | top_k(2)", {2: 50, 0: 35}, "{2, 0, 3}, then the first two",
     ),
     LawCase(
         "B242-min-p-unsorted", "llama.cpp's server: the same",
-        UNSORTED, "min_p(0.15) | top_k(3)", {1: 50, 3: 35, 2: 10}, "0.1 / 0.5 = 0.2 ≥ 0.15 > 0.05 / 0.5",
+        UNSORTED, "min_p(0.15) | top_k(3)", {2: 50, 0: 35, 3: 10}, "0.1 / 0.5 = 0.2 ≥ 0.15 > 0.05 / 0.5",
     ),
     LawCase(
         "B243-sequential", "sglang: only some paths renormalise between top-k and top-p; Nalar's TopP does, and says so",

@@ -167,7 +167,8 @@ def test_rule(case: Case, seed: int, sequence: int, draw: Draw) -> None:
         drawn = sample(case.row, Chain(), key, history, draw=draw)
         assert drawn == sample(case.row, Chain(), Key(seed, sequence), history, draw=draw) == sampler.sample(case.row)
         history.append(drawn.token)
-    near = [Key(seed, sequence + s, p, a) for s in range(3) for p in range(3) for a in range(3)] + [Key(seed ^ 1, sequence, 0)]
+    near = [Key(seed, sequence + s, p, a) for s in range(3) for p in range(3) for a in range(3)]
+    near += [Key(seed ^ 1 << bit, sequence, 0) for bit in (0, 31, 32, 63)]
     assert len({key.uniform() for key in near}) == len(near)
     assert len({float(value) for key in near for value in key.noise(np.arange(4))}) == 4 * len(near)
 

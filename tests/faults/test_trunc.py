@@ -114,8 +114,8 @@ WEIGHTS = st.lists(st.integers(0, 2).map(lambda power: 2**power), min_size=1, ma
 
 @given(WEIGHTS, st.integers(0, 14), st.integers(0, 64), st.sampled_from([0, 1, 16, 17, 32, 33, 64]))
 def test_rule(weights: list[int], k: int, p_in_64: int, ratio_in_64: int) -> None:
-    """The three definitions in whole numbers: the k first of the ranking; those before which less than p of the weight lies, at least one;
-    those at least as heavy as the ratio asks.  Survivors keep their ratios."""
+    """The definitions in whole numbers: the k first of the ranking, and their ties if asked for; those before which less than p of the
+    weight lies, at least one; those at least as heavy as the ratio asks.  Survivors keep their ratios."""
     row, ranked = log(np.array(weights) / max(weights)), sorted(range(len(weights)), key=lambda token: (-weights[token], token))
     before, nucleus = 0, []
     for token in ranked:
@@ -123,7 +123,12 @@ def test_rule(weights: list[int], k: int, p_in_64: int, ratio_in_64: int) -> Non
             nucleus.append(token)
         before += weights[token]
     near = [token for token in ranked if weights[token] * 64 >= ratio_in_64 * max(weights)]
-    for text, kept in (f"top_k({k})", ranked[:k] or ranked), (f"top_p({p_in_64 / 64})", nucleus), (f"min_p({ratio_in_64 / 64})", near):
+    first = ranked[:k] or ranked
+    tied = [token for token in ranked if weights[token] >= weights[first[-1]]]
+    right_sets = {
+        f"top_k({k})": first, f'top_k({k}, ties="all")': tied, f"top_p({p_in_64 / 64})": nucleus, f"min_p({ratio_in_64 / 64})": near,
+    }  # fmt: skip
+    for text, kept in right_sets.items():
         for law in every_path(row, Chain.parse(text)).values():
             assert law.ids.tolist() == sorted(kept), text
             right = [float(Fraction(weights[token], sum(weights[other] for other in kept))) for token in sorted(kept)]

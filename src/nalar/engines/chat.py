@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from nalar.engines.base import Message
 from nalar.engines.messages import ROLES, check_messages
-from nalar.errors import EngineError, InvalidType, InvalidValue, MissingPackage
+from nalar.errors import EngineError, InvalidValue, MissingPackage
 
 try:
     from jinja2 import Template

@@ -10,6 +10,7 @@ it from ``context.coin()``, and from nowhere else: then a draw stays a function 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from nalar.candidates import Candidates
@@ -43,6 +44,7 @@ class Stage:
     The name in a chain's text is the class name in snake_case, unless ``name`` says otherwise.
 
     >>> from dataclasses import dataclass
+from inspect import get_annotations
     >>> @dataclass(frozen=True)
     ... class OnlyEven(Stage):
     ...     '''Removes the odd ids.'''
@@ -56,7 +58,7 @@ class Stage:
     name: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        if "name" in cls.__dict__.get("__annotations__", {}) and "name" not in cls.__dict__:
+        if "name" in get_annotations(cls) and "name" not in cls.__dict__:
             raise InvalidType(f"a field of {cls.__name__} must not be called name: that is the stage's name in a chain's text")
         if "name" not in cls.__dict__:
             cls.name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).lstrip("_")

@@ -41,7 +41,8 @@ class Bias(Stage):
         _check_inside("bias", ids.tolist(), context.vocabulary)
         places = candidates.where(ids)
         logits = candidates.logits.copy()
-        logits[places] += amounts[np.isin(ids, candidates.ids)]
+        with np.errstate(over="ignore"):
+            logits[places] += amounts[np.isin(ids, candidates.ids)]
         return candidates.replace(logits)
 
 
