@@ -9,6 +9,9 @@ Then run the battery in ``test_engine.py``.  An entry point makes ``nalar.load("
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,10 +46,12 @@ class Bytes:
     size = END + 1
     ends = frozenset({END})
     pieces = (*(bytes([byte]) for byte in range(256)), b"")  # b"" for control tokens: they add nothing to the text
+    controls: Mapping[str, int] = MappingProxyType({"<end>": END})
+    begin = ()  # what the model wants before a plain prompt
     chat_template = None
 
     def encode(self, text: str) -> list[int]:
-        """Never a control token, whatever the text says."""
+        """Text anywhere: no control token, whatever it says, and no ``begin``."""
         return list(text.encode())
 
     def encode_chat(self, messages: list[Message]) -> list[int]:

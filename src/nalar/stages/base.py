@@ -44,7 +44,6 @@ class Stage:
     The name in a chain's text is the class name in snake_case, unless ``name`` says otherwise.
 
     >>> from dataclasses import dataclass
-from inspect import get_annotations
     >>> @dataclass(frozen=True)
     ... class OnlyEven(Stage):
     ...     '''Removes the odd ids.'''
