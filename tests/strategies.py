@@ -76,7 +76,7 @@ class Remembers(Stage):
     strength: float = 0.1
 
     def initial(self, context: Context) -> tuple[float, int]:
-        return 0.0, context.history.position
+        return float(len(context.history) % 5), context.history.position
 
     def observe(self, state: tuple[float, int], token: int, candidates: Candidates | None) -> tuple[float, int]:
         seen = -1.0 if candidates is None else float(candidates.logits[np.isfinite(candidates.logits)].sum())

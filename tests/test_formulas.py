@@ -62,8 +62,9 @@ def test_original_mass_counts_exactly_on_equal_rows() -> None:
     """Weights 1 and whole sums: the weight before a token is exactly p · total, and the same with or without a cut before."""
     for size, kept in ((9, 3), (10, 5), (16, 4), (24, 6), (30, 15)):
         row, cut = np.zeros(size), TopP(kept / size, mass="original")
-        expected = reference.law([TopK(size - 1), cut], row.tolist())
-        assert Chain([TopK(size - 1), cut]).distribution(row).ids.tolist() == list(expected) == list(range(kept))
+        for before in ([TopK(size - 1)], [TopK((size + kept) // 2), TopK(kept + 1)]):
+            expected = reference.law([*before, cut], row.tolist())
+            assert Chain([*before, cut]).distribution(row).ids.tolist() == list(expected) == list(range(kept))
 
 
 @pytest.mark.parametrize(("strict", "kept"), [(False, [0, 1, 2]), (True, [0, 1])])

@@ -42,7 +42,7 @@ def load(
 ) -> Model:
     """Load a model by name: "smollm2" (bundled), "toy" (no weights), or a path to a .gguf file.
 
-    ``context``: tokens a sequence can hold, the engine's choice when None.  ``threads``: processor threads, all usable when None.
+    ``context``: tokens a sequence can hold, the engine's choice when None.  ``threads``: processor threads, half the cores when None.
     ``sequences``: how many can be open at once.  ``reproducible``: a row of logits does not depend on how many rows are computed at
     once, at some cost in speed.  Use it in a ``with`` block, or call ``close``.
 
