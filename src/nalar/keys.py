@@ -107,12 +107,14 @@ class Key:
         return self.uniform("coin", index)
 
     def noise(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """One uniform in (0, 1) for each token id, the same for an id whatever else is in ``ids``.
+        """One uniform in (0, 1) for each token id in [0, 2²⁹), the same for an id whatever else is in ``ids``.
 
         Id t takes words 2(t mod 2) and 2(t mod 2) + 1 of block t // 2, plus 2⁻⁵⁴ so that it is never 0; the largest is
         held below 1, where that sum would round up.  A draft key's noise has the purpose "draft", so that it is no one else's.
         """
         purpose: Purpose = "noise" if self.purpose == "draw" else self.purpose
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < 2**29:
+            raise InvalidValue(f"ids must be in [0, 2**29), got {int(ids.min())} … {int(ids.max())}")
         tokens = np.asarray(ids).astype(np.uint64)
         position, sequence, third, fourth = self._counter(purpose, 0)
         blocks = philox_blocks((position, sequence, third), np.uint64(fourth) + (tokens >> np.uint64(1)), self._words())

@@ -69,6 +69,8 @@ class Repetition(Penalty):
         check_number(self.name, self.value, 0, above=True)
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 1:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
         old = candidates.logits[places]
@@ -91,6 +93,8 @@ class Frequency(Penalty):
     """
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 0:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
         return _lowered(candidates, places, self.value, seen.count_at(candidates.ids[places]))
@@ -110,6 +114,8 @@ class Presence(Penalty):
     """
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 0:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
         return _lowered(candidates, places, self.value, seen.fade_at(candidates.ids[places]))

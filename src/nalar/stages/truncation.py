@@ -88,7 +88,7 @@ class TopP(Stage):
         order = np.argsort(-logits, kind="stable")  # ids ascend, so equals stay in id order
         cumulative = np.cumsum(weights(logits)[order])
         before = np.concatenate(([0.0], cumulative[:-1]))
-        target = self.p * self._total(candidates, float(cumulative[-1]))
+        target = self.p * self._total(candidates, float(cumulative[-1])) if self.p > 0 else 0.0
         kept = int((before < target).sum() if self.at_equality == "stop" else (before <= target).sum())
         reached = cumulative[kept - 1] >= target if self.at_equality == "stop" else cumulative[kept - 1] > target
         if not self.crossing and reached:
@@ -100,9 +100,10 @@ class TopP(Stage):
         if self.mass == "renormalised" or candidates.log_total is None:
             return left
         greatest = float(candidates.logits.max())
-        if candidates.mass is None:
-            return float(np.exp(candidates.log_total - greatest))
-        return candidates.mass[1] * float(np.exp(candidates.mass[0] - greatest))
+        with np.errstate(over="ignore"):  # where a stage of yours removed the maximum, nothing left reaches p
+            if candidates.mass is None:
+                return float(np.exp(candidates.log_total - greatest))
+            return candidates.mass[1] * float(np.exp(candidates.mass[0] - greatest))
 
 
 @dataclass(frozen=True)
