@@ -53,11 +53,8 @@ class Candidates:
         return Candidates(self.ids[mask], self.logits[mask], self.total(), mass)
 
     def replace(self, logits: Logits) -> Candidates:
-        """The same tokens with new logits, whose log-sum-exp is the new total.
-
-        A stage whose parameters are neutral hands back what it was given instead, so that the total stays the earlier one.
-        """
-        return Candidates(self.ids, logits)
+        """The same tokens with new logits, whose log-sum-exp is the new total; the same candidates where no logit changes."""
+        return self if np.array_equal(logits, self.logits) else Candidates(self.ids, logits)
 
     def masked(self, mask: Mask) -> Candidates:
         """The same tokens; where ``mask`` is true the logit becomes −inf."""

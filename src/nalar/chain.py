@@ -221,6 +221,8 @@ def _checked(stage: Stage, after: Candidates, vocabulary: int) -> Candidates:
     if ids.dtype != np.int32 or logits.dtype != np.float64 or ids.ndim != 1 or ids.shape != logits.shape:
         got = f"{ids.dtype} {list(ids.shape)} and {logits.dtype} {list(logits.shape)}"
         raise InvalidType(f"{stage.name}: candidates must be int32 [n] and float64 [n], got {got}")
+    if after.log_total is not None and not np.isfinite(np.asarray(after.log_total, np.float64)):
+        raise InvalidValue(f"{stage.name}: log_total must be None or a finite number, got {after.log_total!r}")
     greatest = logits.max(initial=-np.inf)
     if greatest == -np.inf:
         raise BrokenRow(f"{stage.name} left no token to draw", stage=stage.name)

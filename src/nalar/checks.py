@@ -31,7 +31,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     wanted = f"{name} must be an integer {f'>= {low}' if high is None else f'in [{low}, {high}]'}"
     integer = _as_integer(wanted, value)
     if integer < low or (high is not None and integer > high):
-        raise InvalidValue(f"{wanted}, got {value!r}")
+        raise InvalidValue(f"{wanted}, got {_told(integer)}")
     return integer
 
 
@@ -44,7 +44,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """One of a few words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InvalidValue(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
@@ -58,7 +58,7 @@ def check_ids(name: str, values: Any, *, low: int = 0) -> tuple[int, ...]:
     ids = {_as_integer(wanted, value) for value in values}
     outside = next((token for token in ids if not low <= token <= INT32_MAX), None)
     if outside is not None:
-        raise InvalidValue(f"{wanted}, got the id {outside}")
+        raise InvalidValue(f"{wanted}, got the id {_told(outside)}")
     return tuple(sorted(ids))
 
 
@@ -73,6 +73,11 @@ def check_text(name: str, value: Any) -> str:
     if not value:
         raise InvalidValue(f"{name} must not be empty, got {value!r}")
     return value
+
+
+def _told(integer: int) -> str:
+    """An integer as text; Python refuses to print very long ones."""
+    return repr(integer) if integer.bit_length() <= 1000 else f"an integer of {integer.bit_length()} bits"
 
 
 def _as_float(wanted: str, value: Any) -> float:

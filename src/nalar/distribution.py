@@ -125,11 +125,13 @@ class Distribution:
 
     def tv(self, other: Distribution) -> float:
         """Total variation, ½ Σ |p − q|, in [0, 1]."""
+        _check_law(other)
         mine, theirs = self._aligned(other)
         return float(np.abs(mine - theirs).sum() / 2)
 
     def kl(self, other: Distribution) -> float:
         """Kullback–Leibler divergence Σ p log(p / q) from ``other``, in nats; inf where the other cannot draw a token of this."""
+        _check_law(other)
         if not np.isin(self.ids, other.ids).all():
             return math.inf
         theirs = other.logprobs[np.searchsorted(other.ids, self.ids)]
@@ -155,6 +157,11 @@ class Distribution:
         shown = ", ".join(f"{prob:.4g}" for prob in self.probs[:8])
         more = "" if self.ids.size <= 8 else f", … {self.ids.size} tokens"
         return f"Distribution(ids=[{', '.join(map(str, self.ids[:8]))}{more}], probs=[{shown}{', …' if more else ''}])"
+
+
+def _check_law(other: Any) -> None:
+    if not isinstance(other, Distribution):
+        raise InvalidType(f"other must be a nalar.Distribution, got {other!r}")
 
 
 def check_draw(draw: Any) -> Draw:

@@ -41,6 +41,7 @@ def run(host: Host, request: Request, stats: Stats) -> Generator[Event]:
     try:
         last = yield from _draw_all(host, request, sampler, reply, sequence, stats, started)
     except BaseException:
+        stats.seconds = time.perf_counter() - started
         with host.lock:
             host.prefixes.drop(sequence)
         raise

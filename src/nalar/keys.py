@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalar.checks import check_choice, check_integer
-from nalar.errors import InvalidValue
+from nalar.errors import InvalidType, InvalidValue
 
 __all__ = ["PURPOSES", "STREAM_VERSION", "Key", "Purpose", "fresh_seed", "philox"]
 
@@ -99,6 +99,8 @@ class Key:
 
     def uniform(self, purpose: Purpose | None = None, index: int = 0) -> float:
         """One uniform in [0, 1) of this key for ``purpose`` (the key's own when None)."""
+        if purpose is not None:
+            check_choice("purpose", purpose, tuple(PURPOSES))
         w0, w1, _, _ = philox(self._counter(purpose or self.purpose, index), self._words())
         return ((w0 >> 5) * 2**26 + (w1 >> 6)) / 2**53
 
@@ -113,6 +115,8 @@ class Key:
         held below 1, where that sum would round up.  A draft key's noise has the purpose "draft", so that it is no one else's.
         """
         purpose: Purpose = "noise" if self.purpose == "draw" else self.purpose
+        if np.asarray(ids).dtype.kind not in "iu":
+            raise InvalidType(f"ids must be token ids (integers), got {np.asarray(ids).dtype}")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < 2**29:
             raise InvalidValue(f"ids must be in [0, 2**29), got {int(ids.min())} … {int(ids.max())}")
         tokens = np.asarray(ids).astype(np.uint64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import Any
@@ -27,7 +27,7 @@ from nalar.prefixes import Prefixes
 from nalar.sampling import check_chain
 from nalar.stages import MinTokens
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "check_beside", "load"]
 
 Prompt = str | Iterable[int]
 
@@ -105,7 +105,7 @@ class Model:
         ['se bridg,', 'bird said']
         """
         asked = _merge(params, fields)
-        request = self.request(prompt, asked.replace({"n": 1}), messages=messages, chain=chain, progress=progress)
+        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **{**fields, "n": 1})
         told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
         branches = self.branches(request, asked.n if n is None else n)
         return [
@@ -139,6 +139,8 @@ class Model:
         self._check_stop_tokens(asked)
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
+        if progress is not None and not callable(progress):
+            raise InvalidType(f"progress must be a function of two numbers, got {progress!r}")
         ids = self.encode(prompt, messages=messages)
         return Request(ids, law, asked, seed, progress=progress, trace=trace)
 
@@ -148,7 +150,7 @@ class Model:
 
     def branches(self, request: Request, n: int) -> list[Branch]:
         """``n`` replies to one request, with their events and stats."""
-        return run_many(self._host, request, check_integer("n", n, 1))
+        return run_many(self._host, request, check_integer("n", n, 1, 2**32))
 
     def logits(self, prompt: Prompt | None = None, *, messages: list[Message] | None = None) -> npt.NDArray[np.float32]:
         """The row of logits that follows a prompt, float32 [vocabulary], as a copy of your own.
@@ -195,9 +197,7 @@ class Model:
     def _beside(self, chain: Chain, asked: SamplingParams, fields: dict[str, Any]) -> Chain:
         """A chain of the caller's own, behind the mask that ``min_tokens`` asks for."""
         neutral = SamplingParams()
-        named = [name for name in LAW_FIELDS if getattr(asked, name) != getattr(neutral, name) or name in fields]
-        if named:
-            raise InvalidValue(f"chain decides {', '.join(named)} itself, got both")
+        check_beside({name: True for name in LAW_FIELDS if getattr(asked, name) != getattr(neutral, name)} | fields)
         guard = [stage for stage in Chain.from_params(asked, self.engine.vocabulary.ends) if isinstance(stage, MinTokens)]
         return Chain([*guard, *chain])
 
@@ -215,10 +215,17 @@ class Model:
             return tuple(vocabulary.encode_chat(messages))
         if isinstance(prompt, str):
             return (*vocabulary.begin, *vocabulary.encode(prompt))
-        ids = as_ids("prompt", prompt or ())
+        ids = as_ids("prompt", prompt)  # type: ignore[arg-type]  # not None: checked above
         if ids.size and (ids.min() < 0 or ids.max() >= vocabulary.size):
             raise InvalidValue(f"prompt must hold token ids in [0, {vocabulary.size - 1}], got {int(ids.min())} … {int(ids.max())}")
         return tuple(ids.tolist())
+
+
+def check_beside(fields: Mapping[str, Any]) -> None:
+    """Fields that may stand beside a chain: none that it decides itself, not even with a neutral value."""
+    named = [name for name in LAW_FIELDS if name in fields]
+    if named:
+        raise InvalidValue(f"chain decides {', '.join(named)} itself, got both")
 
 
 def _merge(params: SamplingParams | None, fields: dict[str, Any]) -> SamplingParams:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nalar.chain import Chain, Evaluation
+from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Distribution, Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
@@ -99,7 +99,7 @@ class Sampler:
         ``key``: for a draft, ``target.key.draft(i)`` of the step's start; None for this sampler's own.
         """
         row = as_row(logits, self.vocabulary)
-        key = self.key if key is None else key
+        key = resolve_key(key, self.history) or self.key
         evaluation = self.chain.evaluate(row, self.history, key)
         drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
         self.history.append(drawn.token, evaluation.after(drawn.token))
@@ -162,6 +162,8 @@ class Sampler:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
         """The sampler that ``snapshot`` was taken of."""
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidType(f"snapshot must be what Sampler.snapshot gave, got {snapshot!r}")
         if snapshot.stream != STREAM_VERSION:
             raise InvalidValue(f"snapshot must be of stream version {STREAM_VERSION}, which draws its tokens, got {snapshot.stream}")
         sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
@@ -182,6 +184,8 @@ class Sampler:
         return tuple(evaluations), tuple(states)
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
+        if not isinstance(window, Window):
+            raise InvalidType(f"window must be what Sampler.distributions gave, got {window!r}")
         if window.history is not self.history or window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
         if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:

@@ -139,7 +139,7 @@ def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int |
     values = as_float64(row)
     total = log_sum_exp(values)
     return Sample(
-        token, law.logprob(token), key, law.rank(token), float(values[token] - total), rank_of(values, token),
+        token, law.logprob(token), key, law.rank(token), float(values[token]) - total, rank_of(values, token),
         _best_of_law(law, best),
         best_tokens(values, total, best),
         kept,

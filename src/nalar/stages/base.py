@@ -9,7 +9,7 @@ it from ``context.coin()``, and from nowhere else: then a draw stays a function 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import get_annotations
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -35,7 +35,9 @@ class Context:
         """This stage's uniform in [0, 1) for this draw: purpose "coin", index the stage's place in the chain."""
         if self.key is None:
             raise KeyRequired("key must be given to a chain in which a stage flips a coin, got None")
-        return self.key.coin(self.index)
+        key = self.key
+        own = replace(key, position=(key.position or 0) + key.row, row=0) if key.row else key  # a draft key names the step's start
+        return own.coin(self.index)
 
 
 class Stage:
@@ -43,7 +45,7 @@ class Stage:
 
     The name in a chain's text is the class name in snake_case, unless ``name`` says otherwise.
 
-    >>> from dataclasses import dataclass
+    >>> from dataclasses import dataclass, replace
     >>> @dataclass(frozen=True)
     ... class OnlyEven(Stage):
     ...     '''Removes the odd ids.'''

@@ -159,7 +159,7 @@ def _from_window(history: History, stage: Penalty) -> Seen:
     distance = len(history) - np.arange(first, first + tokens.size)
     fade = np.ones(tokens.size)
     if stage.window is not None and stage.decay is not None:
-        fade = np.clip(1 - (distance - stage.window) / stage.decay, 0, 1)
+        fade = np.clip(1 - (distance - min(stage.window, len(history))) / float(stage.decay), 0, 1)
     ids, newest, place = np.unique(tokens[::-1], return_index=True, return_inverse=True)
     counts = np.bincount(place, weights=fade[::-1], minlength=ids.size).astype(np.float64)
     return Seen(ids, counts, fade[::-1][newest])
