@@ -75,6 +75,9 @@ def test_a_chain_replaces_the_law_fields_and_says_so(model: Model) -> None:
     assert model.generate(PROMPT, chain=chain, max_tokens=9).tokens == model.generate(PROMPT, temperature=0, max_tokens=9).tokens
     with pytest.raises(InvalidValue, match="chain decides top_p itself, got both"):
         model.generate(PROMPT, chain=chain, top_p=0.9)
+    for ask in (model.generate, model.generate_n, model.stream):
+        with pytest.raises(InvalidValue, match="chain decides temperature itself, got both"):
+            ask(PROMPT, chain=chain, temperature=1.0)  # said aloud, though neutral
 
 
 def test_min_tokens_guards_a_chain_of_the_callers_own(model: Model) -> None:

@@ -203,7 +203,7 @@ def test_min_tokens_beyond_max_tokens_is_refused() -> None:
         SamplingParams(min_tokens=9, max_tokens=8)
 
 
-@pytest.mark.parametrize("ask", [lambda: SamplingParams(temprature=0.5), lambda: SamplingParams().replace({"temprature": 0.5})])
+@pytest.mark.parametrize("ask", [lambda: SamplingParams(temprature=0.5), lambda: SamplingParams().replace(temprature=0.5)])
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(ask: Any) -> None:
     with pytest.raises(InvalidType) as caught:
         ask()
@@ -225,10 +225,10 @@ def test_params_are_frozen() -> None:
 
 def test_replace_checks_the_new_values_and_leaves_the_old_object() -> None:
     params = SamplingParams(top_k=40, top_p=0.5)
-    assert params.replace({"top_p": 0.9}) == SamplingParams(top_k=40, top_p=0.9)
+    assert params.replace(top_p=0.9) == SamplingParams(top_k=40, top_p=0.9)
     assert params.top_p == 0.5
     with pytest.raises(InvalidValue, match="top_p"):
-        params.replace({"top_p": 1.5})
+        params.replace(top_p=1.5)
 
 
 def test_repr_tells_what_differs_from_the_defaults() -> None:
