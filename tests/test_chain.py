@@ -177,6 +177,10 @@ def made(ids: Any, logits: Any) -> Callable[[Candidates], Candidates]:
         (made(np.array([0, 1], INT), np.array([-np.inf, -np.inf])), BrokenRow, "left no token to draw"),
         (made(np.zeros(0, INT), np.zeros(0)), BrokenRow, "left no token to draw"),
         (lambda c: c.keep(c.ids < 0), BrokenRow, "left no token to draw"),
+        (lambda c: Candidates(c.ids, c.logits, math.nan), InvalidValue, "log_total .* must be a finite number, got nan"),
+        (lambda c: Candidates(c.ids, c.logits, -INF), InvalidValue, "log_total .* must be a finite number, got -inf"),
+        (lambda c: Candidates(c.ids, c.logits, "1.0"), InvalidType, "log_total .* must be a finite number, got '1.0'"),
+        (lambda c: Candidates(c.ids, c.logits, np.zeros(2)), InvalidType, "log_total .* must be a finite number, got array"),
     ],
 )
 def test_a_stage_that_breaks_the_contract_is_named(result: Any, kind: type[Exception], words: str) -> None:

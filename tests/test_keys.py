@@ -123,6 +123,13 @@ def test_a_place_in_a_speculative_step_needs_the_step_s_position(purpose: Any) -
         Key(7).draft(0)
 
 
+def test_what_is_no_purpose_or_no_id_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValue, match=r"purpose must be one of 'draw', .*got 'dice'"):
+        Key(7).uniform("dice")  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"ids must be token ids \(integers\), got float64"):
+        Key(7).noise(np.array([1.0]))  # type: ignore[arg-type]
+
+
 def test_row_and_purpose_are_given_by_name() -> None:
     with pytest.raises(TypeError, match="positional"):
         Key(7, 0, 0, 0, 3)  # type: ignore[misc]

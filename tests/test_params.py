@@ -211,6 +211,13 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(ask: Any) -> None
     assert all(name in str(caught.value) for name in DEFAULTS)
 
 
+@pytest.mark.parametrize("name", ["seed", "top_k", "n", "banned_tokens"])
+def test_an_integer_too_long_to_print_is_told_by_its_length(name: str) -> None:
+    huge: Any = -(10**5000)
+    with pytest.raises(InvalidValue, match=r"got .*an integer of 16610 bits"):
+        SamplingParams(**{name: [huge] if name == "banned_tokens" else huge})
+
+
 def test_a_value_without_a_name_is_refused() -> None:
     with pytest.raises(TypeError):
         SamplingParams(0.8)  # type: ignore[misc]

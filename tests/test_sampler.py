@@ -34,6 +34,14 @@ def test_it_draws_what_sample_draws_with_the_key_of_each_position() -> None:
     assert sampler.history.output.tolist() == history.output.tolist()
 
 
+def test_a_key_without_a_position_has_that_of_each_draw() -> None:
+    sampler = Sampler(CHAIN, seed=1)
+    assert [sampler.sample(row, key=Key(7)).token for row in ROWS] == drawn(Sampler(CHAIN, seed=7), ROWS)
+    assert len({Sampler(Chain(), seed=1, output=[0] * n).sample(FLAT, key=Key(7)).token for n in range(20)}) > 10
+    with pytest.raises(InvalidType, match=r"key must be a nalar\.Key, got 7"):
+        sampler.sample(FLAT, key=7)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("draw", ["inverse", "race"])
 def test_the_way_to_draw_is_kept_by_forks_and_snapshots(draw: Any) -> None:
     sampler = Sampler(Chain(), seed=7, draw=draw)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from nalar.candidates import Candidates
-from nalar.checks import check_ids
+from nalar.checks import check_ids, check_number
 from nalar.distribution import Distribution
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.history import History, States, check_history
@@ -223,8 +223,8 @@ def _checked(stage: Stage, after: Candidates, vocabulary: int) -> Candidates:
     if ids.dtype != np.int32 or logits.dtype != np.float64 or ids.ndim != 1 or ids.shape != logits.shape:
         got = f"{ids.dtype} {list(ids.shape)} and {logits.dtype} {list(logits.shape)}"
         raise InvalidType(f"{stage.name}: candidates must be int32 [n] and float64 [n], got {got}")
-    if after.log_total is not None and not np.isfinite(np.asarray(after.log_total, np.float64)):
-        raise InvalidValue(f"{stage.name}: log_total must be None or a finite number, got {after.log_total!r}")
+    if after.log_total is not None:
+        check_number(f"{stage.name}: log_total (or None)", after.log_total)
     greatest = logits.max(initial=-np.inf)
     if greatest == -np.inf:
         raise BrokenRow(f"{stage.name} left no token to draw", stage=stage.name)
