@@ -38,16 +38,11 @@ def run(host: Host, request: Request, stats: Stats) -> Generator[Event]:
     reply = Reply(request.params, host.engine.vocabulary)
     with host.lock:
         sequence, stats.reused = host.prefixes.acquire(request.prompt)
-    try:
-        last = yield from _draw_all(host, request, sampler, reply, sequence, stats, started)
-    except BaseException:
-        stats.seconds = time.perf_counter() - started
-        with host.lock:
-            host.prefixes.drop(sequence)
-        raise
-    with host.lock:
-        host.prefixes.keep(sequence)
-    stats.seconds = time.perf_counter() - started
+    with host.keeping(sequence):
+        try:
+            last = yield from _draw_all(host, request, sampler, reply, sequence, stats, started)
+        finally:
+            stats.seconds = time.perf_counter() - started
     yield last
 
 

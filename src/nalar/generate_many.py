@@ -113,7 +113,7 @@ def _start(host: Host, root: Sequence, waiting: deque[Branch], growing: list[Bra
     while waiting and len(growing) < most:
         lendable = all(branch.sequence is not root for branch in growing) and (len(waiting) == 1 or host.engine.limits.can_truncate)
         try:
-            sequence = root if lendable and len(waiting) == 1 else _fork(host, root)
+            sequence = root if lendable and len(waiting) == 1 else host.prefixes.make_room(lambda: host.engine.fork(root))
         except EngineFull:
             if not lendable:
                 if not growing:
@@ -136,12 +136,3 @@ def _release(host: Host, root: Sequence, branch: Branch) -> None:
         host.prefixes.drop(sequence)
     elif host.engine.limits.can_truncate:
         host.engine.truncate(root, len(branch.request.prompt))
-
-
-def _fork(host: Host, root: Sequence) -> Sequence:
-    while True:
-        try:
-            return host.engine.fork(root)
-        except EngineFull:
-            if not host.prefixes.free_one():
-                raise

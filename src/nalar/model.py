@@ -31,10 +31,9 @@ __all__ = ["Model", "check_beside", "load"]
 
 Prompt = str | Iterable[int]
 
-LAW_FIELDS = (  # what a chain decides, so that it cannot be asked for beside one
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
-    "allowed_tokens", "banned_tokens",
-)
+REPLY_FIELDS = ("min_tokens", "max_tokens", "stop", "stop_tokens", "ignore_eos", "seed", "n", "logprobs")
+# What a chain decides, so that it cannot be asked for beside one: all the rest, or a new field would be dropped in silence.
+LAW_FIELDS = tuple(name for name in SamplingParams.__dataclass_fields__ if name not in REPLY_FIELDS)
 
 
 def load(
@@ -93,7 +92,7 @@ class Model:
 
     def generate_n(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
-        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, n: int | None = None, **fields: Any,
+        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, **fields: Any,
     ) -> list[Completion]:
         """``n`` replies to one prompt, which is evaluated once; the first is ``generate``'s.
 
@@ -104,10 +103,10 @@ class Model:
         ...     [out.text for out in model.generate_n("The ", n=2, seed=7, max_tokens=9)]
         ['se bridg,', 'bird said']
         """
-        asked = _merge(params, fields)
-        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **{**fields, "n": 1})
+        n = _merge(params, fields).n
+        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields | {"n": 1})
         told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
-        branches = self.branches(request, asked.n if n is None else n)
+        branches = self.branches(request, n)
         return [
             fold(branch.events, seed=request.seed, chain=str(request.chain), stats=branch.stats, prompt_logprobs=told)
             for branch in branches
@@ -163,12 +162,8 @@ class Model:
         host = self._host
         with host.lock:
             sequence, reused = host.prefixes.acquire(ids)
-            try:
+            with host.keeping(sequence):
                 rows = host.step([Work(sequence, feed_ahead(host, sequence, ids[reused:]))])[0]
-            except BaseException:
-                host.prefixes.drop(sequence)
-                raise
-            host.prefixes.keep(sequence)
             return np.array(rows[-1, : self.engine.vocabulary.size], subok=False)
 
     def events(self, request: Request) -> tuple[Generator[Event], Stats]:
@@ -231,7 +226,7 @@ def check_beside(fields: Mapping[str, Any]) -> None:
 def _merge(params: SamplingParams | None, fields: dict[str, Any]) -> SamplingParams:
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidType(f"params must be a nalar.SamplingParams, got {params!r}")
-    return (params or SamplingParams()).replace(fields)
+    return (params or SamplingParams()).replace(**fields)
 
 
 def _texts(events: Generator[Event]) -> Iterator[str]:

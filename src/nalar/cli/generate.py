@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from typing import IO, Any, ContextManager, NamedTuple
+from contextlib import AbstractContextManager, ExitStack
+from typing import IO, Any, NamedTuple
 
 import click
 from rich.table import Table
@@ -83,7 +83,7 @@ def generate(
         return 0
 
 
-def _open_trace(path: str) -> ContextManager[IO[str]]:
+def _open_trace(path: str) -> AbstractContextManager[IO[str]]:
     try:
         return click.open_file(path, "w", encoding="utf-8")
     except OSError as error:

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nalar.cli.screen import console, show_token
-from nalar.engines.describe import Description, describe, known_names
+from nalar.engines import known_names
+from nalar.engines.describe import Description, describe
 from nalar.errors import NalarError
 
 __all__ = ["models"]

@@ -68,7 +68,7 @@ def law_options(command: Command) -> Command:
 
 def sampling_params(given: dict[str, Any]) -> SamplingParams:
     """The parameters among a command's options; what was not given keeps its default."""
-    return SamplingParams().replace(asked_fields(given))
+    return SamplingParams(**asked_fields(given))
 
 
 def asked_fields(given: dict[str, Any]) -> dict[str, Any]:

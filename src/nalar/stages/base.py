@@ -45,7 +45,7 @@ class Stage:
 
     The name in a chain's text is the class name in snake_case, unless ``name`` says otherwise.
 
-    >>> from dataclasses import dataclass, replace
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class OnlyEven(Stage):
     ...     '''Removes the odd ids.'''
@@ -63,6 +63,8 @@ class Stage:
             raise InvalidType(f"a field of {cls.__name__} must not be called name: that is the stage's name in a chain's text")
         if "name" not in cls.__dict__:
             cls.name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).lstrip("_")
+        if callable(getattr(cls, "initial", None)) != callable(getattr(cls, "observe", None)):
+            raise InvalidType(f"{cls.__name__} must define both initial and observe, or neither: together they are a stage's memory")
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         """The candidates after this stage.  Pure: reads its arguments, changes nothing.
