@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from nalar import kernels
 from nalar.candidates import Candidates
 from nalar.checks import check_ids
-from nalar.distribution import Distribution
+from nalar.distribution import Distribution, Draw
+from nalar.encoding import UNKNOWN, Encoded, encode
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
+from nalar.fast import fast_draw, fast_law
 from nalar.history import History, States
 from nalar.keys import Key
 from nalar.params import SamplingParams
@@ -57,6 +60,7 @@ class Chain:
     """
 
     stages: tuple[Stage, ...]
+    _encoded: Encoded | None = field(init=False, repr=False, compare=False, hash=False)
 
     ORDER: ClassVar[tuple[str, ...]] = (
         "allow", "ban", "min_tokens", "bias", "repetition", "frequency", "presence", "temperature", "top_k", "top_p", "min_p",
@@ -64,6 +68,10 @@ class Chain:
 
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         object.__setattr__(self, "stages", _check_stages(stages))
+        object.__setattr__(self, "_encoded", UNKNOWN)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chain, (self.stages,)  # the kernels' table holds addresses of this process
 
     @classmethod
     def from_params(cls, params: SamplingParams, ends: Iterable[int] = ()) -> Chain:
@@ -104,6 +112,13 @@ class Chain:
 
     def evaluate(self, row: FloatRow, history: History, key: Key | None = None) -> Evaluation:
         """The law, and what the stages with memory will observe."""
+        law = self._fast_law(row, history)
+        if law is not None:
+            return Evaluation(self, law, (), ())
+        return self.evaluate_by_apply(row, history, key)
+
+    def evaluate_by_apply(self, row: FloatRow, history: History, key: Key | None = None) -> Evaluation:
+        """``evaluate`` by the stages' own ``apply``, whatever the kernels could do."""
         states = self.states(history, row.size)
         last = Candidates.from_row(row)
         inputs: list[Candidates | None] = []
@@ -111,6 +126,25 @@ class Chain:
             inputs.append(step.before if isinstance(step.stage, Memory) else None)
             last = step.after
         return Evaluation(self, Distribution.from_candidates(last), states, tuple(inputs))
+
+    def draw(self, row: FloatRow, history: History, key: Key, draw: Draw) -> tuple[int, float] | None:
+        """The token that ``key`` draws and its log-probability, by the kernels alone; None where ``evaluate`` must see to it."""
+        encoded = self._table(history, row.size)
+        return None if encoded is None else fast_draw(encoded, row, history, key, draw)
+
+    def _fast_law(self, row: FloatRow, history: History) -> Distribution | None:
+        encoded = self._table(history, row.size)
+        return None if encoded is None else fast_law(encoded, row, history)
+
+    def _table(self, history: History, vocabulary: int) -> Encoded | None:
+        """This chain as the kernels run it; None where a stage has no operation, or the kernels are off."""
+        encoded = self._encoded
+        if encoded is UNKNOWN:
+            encoded = encode(self.stages)
+            object.__setattr__(self, "_encoded", encoded)
+        if encoded is None or not kernels.enabled():
+            return None
+        return encoded.at(history, vocabulary) if encoded.listed else encoded
 
     def steps(self, row: FloatRow, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
         """Each stage's ``apply`` in turn: what it was given and what it left."""

@@ -44,6 +44,10 @@ class Counts:
     def output(self) -> Int32:
         return self._columns[2, : self._used]
 
+    def table(self) -> tuple[Int32, int]:
+        """All three columns at once, int32 [3, reserved], and how many places are in use: what a kernel reads."""
+        return self._columns, self._used
+
     def add(self, token: int, column: int) -> None:
         place = self._place.get(token)
         if place is None:

@@ -13,13 +13,16 @@ import numpy.typing as npt
 from nalar.candidates import log_sum_exp
 from nalar.chain import Chain, Evaluation
 from nalar.checks import check_choice, check_integer
-from nalar.distribution import Distribution, Draw
+from nalar.distribution import Distribution, Draw, check_draw
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.history import History
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, as_rows
 
 __all__ = ["Batch", "Sample", "TokenLogprob", "check_chain", "draw_sample", "sample", "sample_batch"]
+
+
+EMPTY = History()
 
 
 class TokenLogprob(NamedTuple):
@@ -83,8 +86,16 @@ def sample(
     >>> nalar.sample([0.0, 4.0, 1.0], nalar.Chain.parse("temperature(0)"), nalar.Key(seed=7)).token
     1
     """
-    row, history = as_row(logits, vocabulary), history or History()
-    return draw_sample(row, _evaluation(row, chain, key, history), _at(key, history), logprobs, draw, keep_law)
+    row = as_row(logits, vocabulary)
+    history = EMPTY if history is None else history
+    if not isinstance(key, Key):
+        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
+    key = _at(key, history)
+    if logprobs is None and not keep_law:
+        drawn = check_chain(chain).draw(row, history, key, check_draw(draw))
+        if drawn is not None:
+            return Sample(drawn[0], drawn[1], key)
+    return draw_sample(row, check_chain(chain).evaluate(row, history, key), key, logprobs, draw, keep_law)
 
 
 def sample_batch(
@@ -147,12 +158,6 @@ def check_chain(chain: Any) -> Chain:
     if not isinstance(chain, Chain):
         raise InvalidType(f"chain must be a nalar.Chain (see Chain.parse and Chain.from_params), got {chain!r}")
     return chain
-
-
-def _evaluation(row: FloatRow, chain: Chain, key: Key, history: History) -> Evaluation:
-    if not isinstance(key, Key):
-        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
-    return check_chain(chain).evaluate(row, history, key)
 
 
 def _at(key: Key, history: History) -> Key:

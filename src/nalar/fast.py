@@ -1,0 +1,165 @@
+"""The kernels at work on one row: a token at once, or a lazy law.  None means: leave this row to the stages' own ``apply``.
+
+That happens where a row defines no distribution (``apply`` then raises the error), and where a decision lies so close to its
+boundary that only ``apply``'s own rounding can settle it.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from nalar.candidates import Candidates
+from nalar.distribution import Distribution, Draw
+from nalar.encoding import Encoded
+from nalar.errors import InvalidValue
+from nalar.history import History
+from nalar.kernels.thread import Frame, borrow, give_back
+from nalar.keys import PURPOSES, Key
+from nalar.rows import FloatRow, as_float64
+
+__all__ = ["fast_draw", "fast_law"]
+
+KINDS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2, np.dtype(np.float16): 3}
+MODES = {"inverse": 1, "race": 2}
+NO_KEY = (0, 0, 0, 0, 0)
+KEPT = 2  # as kernels/frame.py has it
+
+
+def fast_draw(encoded: Encoded, row: FloatRow, history: History, key: Key, draw: Draw) -> tuple[int, float] | None:
+    """The token that ``key`` draws, and its log-probability."""
+    job = job_of(encoded, row, history, key, MODES[draw])
+    if job is None:
+        return None
+    frame = borrow(row.size)
+    try:
+        return frame.drawn() if frame.solve(job) == 0 else None
+    finally:
+        give_back(frame)
+
+
+def fast_law(encoded: Encoded, row: FloatRow, history: History) -> Distribution | None:
+    """The law of the row."""
+    job = job_of(encoded, row, history, None, 0)
+    if job is None:
+        return None
+    frame = borrow(row.size)
+    try:
+        return Distribution.lazy(_source(frame, encoded, row)) if frame.solve(job) == 0 else None
+    finally:
+        give_back(frame)
+
+
+def job_of(encoded: Encoded, row: FloatRow, history: History, key: Key | None, mode: int) -> tuple[int, ...] | None:
+    """What the frame's head must say; the arrays behind its addresses belong to the arguments."""
+    kind, size = KINDS.get(row.dtype), row.size
+    if kind is None or encoded.greatest >= size or not row.flags.aligned:
+        return None
+    address, position = row.ctypes.data, history.position
+    words = NO_KEY if key is None else key_words(key, position)
+    if not encoded.counted:
+        return (address, size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, 0, 0, 0, position)
+    table, used = history.counts.table()
+    seen = (table.ctypes.data, table.shape[1], used)
+    return (address, size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, *seen, position)
+
+
+def key_words(key: Key, position: int) -> tuple[int, int, int, int, int]:
+    """Seed, then the counter's four words for this key's own purpose, index 0."""
+    place = position if key.position is None else key.position
+    return key.seed, place, key.sequence, key.attempt << 16 | key.row, PURPOSES[key.purpose] << 28
+
+
+class Listed:
+    """A law whose candidates are known and few: nothing is borrowed."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self._candidates = candidates
+
+    def candidates(self) -> Candidates:
+        return self._candidates
+
+    def logprob(self, token: int) -> float | None:
+        return None
+
+    def draw(self, key: Key, draw: Draw) -> int | None:
+        return None
+
+    def check(self) -> None: ...
+
+    def held(self) -> Listed:
+        return self
+
+
+class Scanned:
+    """A law over a whole row: it borrows the row, and holds what was done to it and the sum of its weights."""
+
+    def __init__(self, frame: Frame, encoded: Encoded, row: FloatRow) -> None:
+        names, words, floats = frame.kernels.names, frame.words, frame.floats
+        self._encoded, self._row = encoded, row
+        self._lease: Any = getattr(row, "lease", None)
+        self._divisors: list[float] = floats[names.DIVISOR : names.DIVISOR + words[names.DIVISORS]].tolist()
+        self._log_total = math.log(floats[names.SUM]) + int(words[names.SCALE]) * math.log(2)
+        entries = int(words[names.TABLE]) if words[names.EDITED] else 0
+        self._edited = frame.array(names.TABLE_IDS, np.int32, entries), frame.array(names.TABLE_VALUES, np.float64, entries)
+        self._hidden = frame.array(names.HIDE, np.bool_, row.size) if words[names.EDITED] and words[names.HIDDEN] else None
+        self._kept = (float(floats[names.BOUND]), int(words[names.LAST])) if words[names.STATE] == KEPT else None
+
+    def check(self) -> None:
+        if self._lease is not None and self._lease.ended:
+            raise InvalidValue("law must be used before its engine's next call, or be held (law.hold()), got one whose rows are gone")
+
+    def candidates(self) -> Candidates:
+        """As ``apply`` leaves them: divided one temperature after the other, then the edits in their places."""
+        self.check()
+        logits = as_float64(self._row)
+        with np.errstate(over="ignore"):
+            for divisor in self._divisors:
+                logits /= divisor
+        ids, values = self._edited
+        if self._hidden is not None:
+            logits[self._hidden] = -np.inf
+        logits[ids] = values
+        every = np.arange(logits.size, dtype=np.int32)
+        if self._kept is None:
+            return Candidates(every, logits)
+        bound, last = self._kept
+        mask = (logits > bound) | ((logits == bound) & (every <= last))
+        return Candidates(every[mask], logits[mask])
+
+    def logprob(self, token: int) -> float | None:
+        """From the element itself, where nothing was edited or cut."""
+        self.check()
+        if self._kept is not None or self._hidden is not None or self._edited[0].size:
+            return None
+        if token >= self._row.size:
+            return -math.inf
+        value = float(as_float64(self._row[token : token + 1])[0])
+        for divisor in self._divisors:
+            value /= divisor
+        return min(value - self._log_total, 0.0)
+
+    def draw(self, key: Key, draw: Draw) -> int | None:
+        """By the kernels once more, unless the history went on since."""
+        self.check()
+        if self._encoded.historic:
+            return None
+        drawn = fast_draw(self._encoded, self._row, History(), key, draw)
+        return None if drawn is None else drawn[0]
+
+    def held(self) -> Scanned:
+        self.check()
+        twin = copy(self)
+        twin._row, twin._lease = np.array(self._row, subok=False), None
+        return twin
+
+
+def _source(frame: Frame, encoded: Encoded, row: FloatRow) -> Listed | Scanned:
+    names = frame.kernels.names
+    if frame.words[names.STATE] != names.LIST:
+        return Scanned(frame, encoded, row)
+    n = int(frame.words[names.COUNT])
+    return Listed(Candidates(frame.array(names.IDS, np.int32, n), frame.array(names.VALUES, np.float64, n)))

@@ -1,0 +1,183 @@
+"""Edits: a side table of (id, new logit in double precision), so that the row itself is never written.
+
+An edited id is *hidden* in the row (one byte for an id, so that a vector load masks sixteen) and lives in the table instead; an
+allowed set hides all others without an entry.  Masses are sums over what is shown plus the table, never differences.
+The same functions edit a list, whose entries take the table's place; ids that are no longer candidates are skipped there.
+
+Each formula is that of the stage's ``apply``, in its order of operations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from nalar.kernels.blocks import element
+from nalar.kernels.compiled import inner
+from nalar.kernels.frame import (
+    BLOCK, BLOCKS, BROKEN, COUNT, DENSE, EDITED, HIDDEN, HIDE, IDS, OK, SEEN, SEEN_IDS, SEEN_ROOM, SIZE, SLOT, SPARE_IDS, STATE, TABLE,
+    TABLE_IDS, TABLE_VALUES, TOUCHED, VALUES, get, put,
+)
+from nalar.kernels.lanes import get64, get_byte, get_int, put64, put_byte, put_int
+from nalar.kernels.scan import scaled
+
+BIAS, BAN, ALLOW, REPETITION, FREQUENCY, PRESENCE = range(6)
+
+
+@inner
+def clear(f):
+    """Show every id again: one by one, or all where an allowed set hid most."""
+    if get(f, EDITED):
+        hide, slot, touched, ids = get(f, HIDE), get(f, SLOT), get(f, TOUCHED), get(f, TABLE_IDS)
+        for j in range(get(f, TABLE)):
+            i = np.int64(get_int(ids, j))
+            put_byte(hide, i, np.uint8(0))
+            put_int(slot, i, np.int32(0))
+            put_byte(touched, i // BLOCK, np.uint8(0))
+        if get(f, HIDDEN):
+            for i in range(get(f, SIZE)):
+                put_byte(hide, i, np.uint8(0))
+            for b in range(get(f, BLOCKS)):
+                put_byte(touched, b, np.uint8(0))
+    put(f, EDITED, 0)
+    put(f, HIDDEN, 0)
+    put(f, TABLE, 0)
+
+
+@inner
+def find(f, i):
+    """The place of id ``i`` among the values that edits change: made now if the row is still dense, −1 if it is no candidate, −2 if
+    its element is NaN or +inf."""
+    slot = np.int64(get_int(get(f, SLOT), i))
+    if slot > 0:
+        return slot - 1
+    if get(f, STATE) != DENSE or (get(f, EDITED) and get_byte(get(f, HIDE), i)):
+        return -1
+    x = element(f, i)
+    if not x < math.inf:
+        return -2
+    place = get(f, TABLE)
+    put_int(get(f, TABLE_IDS), place, np.int32(i))
+    put64(get(f, TABLE_VALUES), place, scaled(f, x))
+    put_int(get(f, SLOT), i, np.int32(place + 1))
+    put_byte(get(f, HIDE), i, np.uint8(1))
+    put_byte(get(f, TOUCHED), i // BLOCK, np.uint8(1))
+    put(f, TABLE, place + 1)
+    put(f, EDITED, 1)
+    return place
+
+
+@inner
+def changed(kind, old, value, amount, fade):
+    """The new logit: ``amount`` is a bias or a count of occurrences, ``fade`` how much of a penalty applies."""
+    if kind == BIAS:
+        return old + amount
+    if kind == BAN:
+        return -math.inf
+    if kind == FREQUENCY:
+        return old - value * amount
+    if kind == PRESENCE:
+        return old - value * fade
+    new = old / value if old > 0 else old * value
+    if fade == 1.0 or old == -math.inf:
+        return new
+    return old * (1 - fade) + new * fade
+
+
+@inner
+def edit_one(f, i, kind, value, amount, fade):
+    """Edit id ``i``; BROKEN where the row or the result is no logit."""
+    place = find(f, i)
+    if place < 0:
+        return OK if place == -1 else BROKEN
+    values = get(f, TABLE_VALUES) if get(f, STATE) == DENSE else get(f, VALUES)
+    new = changed(kind, get64(values, place), value, amount, fade)
+    put64(values, place, new)
+    return OK if new < math.inf else BROKEN
+
+
+@inner
+def edit_listed(f, kind, value, ids, amounts, fades, n):
+    """Edit ``n`` ids given with their amounts and fades (0: no such array)."""
+    for j in range(n):
+        amount = get64(amounts, j) if amounts != 0 else 1.0
+        fade = get64(fades, j) if fades != 0 else 1.0
+        if edit_one(f, np.int64(get_int(ids, j)), kind, value, amount, fade) != OK:
+            return BROKEN
+    return OK
+
+
+@inner
+def edit_seen(f, kind, value, use_prompt, use_output):
+    """Edit every id of the history that occurs in the scope."""
+    table, room, used, size = get(f, SEEN), get(f, SEEN_ROOM), get(f, SEEN_IDS), get(f, SIZE)
+    for j in range(used):
+        i = np.int64(get_int(table, j))
+        count = 0
+        if use_prompt:
+            count += np.int64(get_int(table, room + j))
+        if use_output:
+            count += np.int64(get_int(table, 2 * room + j))
+        if 0 <= i < size and count > 0 and edit_one(f, i, kind, value, float(count), 1.0) != OK:
+            return BROKEN
+    return OK
+
+
+@inner
+def allow(f, ids, n):
+    """Mask all but ``n`` ids."""
+    return allow_row(f, ids, n) if get(f, STATE) == DENSE else allow_list(f, ids, n)
+
+
+@inner
+def allow_row(f, ids, n):
+    hide, table, values = get(f, HIDE), get(f, TABLE_IDS), get(f, TABLE_VALUES)
+    for j in range(n):
+        i = np.int64(get_int(ids, j))
+        put_byte(hide, i, np.uint8(get_byte(hide, i) | 2))
+    for j in range(get(f, TABLE)):
+        if not get_byte(hide, np.int64(get_int(table, j))) & 2:
+            put64(values, j, -math.inf)
+    for i in range(get(f, SIZE)):
+        byte = get_byte(hide, i)
+        put_byte(hide, i, np.uint8(byte & 1 if byte & 2 else 1))
+    for b in range(get(f, BLOCKS)):
+        put_byte(get(f, TOUCHED), b, np.uint8(1))
+    put(f, EDITED, 1)
+    put(f, HIDDEN, 1)
+    return OK
+
+
+@inner
+def allow_list(f, ids, n):
+    marks, values, count = get(f, SPARE_IDS), get(f, VALUES), get(f, COUNT)
+    for j in range(count):
+        put_int(marks, j, np.int32(0))
+    for j in range(n):
+        place = find(f, np.int64(get_int(ids, j)))
+        if place >= 0:
+            put_int(marks, place, np.int32(1))
+    for j in range(count):
+        if get_int(marks, j) == 0:
+            put64(values, j, -math.inf)
+    return OK
+
+
+@inner
+def open_list(f):
+    """Let ``find`` see the list: each candidate's place, by id."""
+    slot, ids = get(f, SLOT), get(f, IDS)
+    for j in range(get(f, COUNT)):
+        put_int(slot, np.int64(get_int(ids, j)), np.int32(j + 1))
+
+
+@inner
+def close_list(f):
+    """Forget the places again; BROKEN where no candidate is left."""
+    slot, ids, values = get(f, SLOT), get(f, IDS), get(f, VALUES)
+    most = -math.inf
+    for j in range(get(f, COUNT)):
+        put_int(slot, np.int64(get_int(ids, j)), np.int32(0))
+        most = max(most, get64(values, j))
+    return OK if most > -math.inf else BROKEN

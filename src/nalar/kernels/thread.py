@@ -1,0 +1,143 @@
+"""From Python into the kernels: one frame a thread, the kernels loaded at the first row.
+
+A frame belongs to its thread alone, so kernels run without the interpreter's lock and never share memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nalar import kernels
+from nalar.kernels.cache import caching
+
+__all__ = ["Frame", "borrow", "counts", "give_back", "warmup"]
+
+LOAD = threading.Lock()
+LOCAL = threading.local()
+FRAMES: weakref.WeakSet[Frame] = weakref.WeakSet()
+RESULT = struct.Struct("=qd")
+SLOW = 2.0  # seconds of compiling after which it is said
+log = logging.getLogger("nalar")
+
+
+class Loaded:
+    """The kernels' entries and the frame's numbers, once imported."""
+
+    def __init__(self) -> None:
+        with caching():
+            from nalar.kernels import frame, program, scan
+        self.names = frame
+        self.run: Callable[[int, int], int] = program.run
+        self.batch: Callable[[int, int, int, int], None] = program.batch
+        self.sums64: Callable[[int], int] = scan.sums64
+        self.large: Callable[[int], int] = program.large
+
+
+_loaded: Loaded | None = None
+
+
+def loaded() -> Loaded:
+    """The kernels; imported once a process."""
+    global _loaded
+    if _loaded is None:
+        with LOAD:
+            _loaded = _loaded or Loaded()
+    return _loaded
+
+
+class Frame:
+    """One thread's working memory for rows of up to ``room`` ids."""
+
+    def __init__(self, room: int) -> None:
+        self.kernels = loaded()
+        names = self.kernels.names
+        offsets, size = names.layout(room)
+        self.room = room
+        self.memory: npt.NDArray[np.int8] = np.zeros(size + 64, np.int8)
+        self.address = -(-self.memory.ctypes.data // 64) * 64
+        start = self.address - self.memory.ctypes.data
+        head = self.memory[start : start + 8 * names.HEAD]
+        self.job = memoryview(head)  # type: ignore[arg-type]
+        self.words, self.floats = head.view(np.int64), head.view(np.float64)
+        for name, offset in offsets.items():
+            self.words[name] = self.address + offset
+        self.words[names.ROOM] = room
+        self.offsets = {name: start + offset for name, offset in offsets.items()}
+        FRAMES.add(self)
+
+    def solve(self, job: tuple[int, ...]) -> int:
+        """Run a job to its end: OK, BROKEN or GIVE_UP."""
+        names, address = self.kernels.names, self.address
+        names.JOB.pack_into(self.job, 0, *job)
+        self.floats[names.FORCE] = kernels.forced()
+        status = _run(self.kernels, address)
+        while status in (names.UNSURE, names.LARGE):
+            mended = self.kernels.sums64(address) if status == names.UNSURE else self.kernels.large(address)
+            if mended != names.OK:
+                return names.BROKEN
+            status = self.kernels.run(address, 0)
+        if status != names.OK:
+            self.floats[names.COUNTED + 2] += 1
+        return status
+
+
+    def array(self, name: int, kind: npt.DTypeLike, n: int) -> npt.NDArray[Any]:
+        """A copy of the first ``n`` entries of one of the frame's arrays."""
+        start = self.offsets[name]
+        copy: npt.NDArray[Any] = self.memory[start : start + n * np.dtype(kind).itemsize].view(kind).copy()
+        return copy
+
+    def drawn(self) -> tuple[int, float]:
+        """The token and its log-probability."""
+        return RESULT.unpack_from(self.job, 8 * self.kernels.names.TOKEN)  # type: ignore[return-value]
+
+
+_compiled = False
+
+
+def _run(kernel: Loaded, address: int) -> int:
+    """The first run of a process may compile: said once, when it takes long."""
+    global _compiled
+    if _compiled:
+        return kernel.run(address, 1)
+    start = time.perf_counter()
+    status = kernel.run(address, 1)
+    took = time.perf_counter() - start
+    if took > SLOW:
+        log.warning("Nalar compiled its kernels for this processor in %.1f s; `nalar warmup` does so ahead of time", took)
+    _compiled = True
+    return status
+
+
+def borrow(room: int) -> Frame:
+    """This thread's frame, with room for ``room`` ids.  Give it back: until then, whoever interrupts this thread gets another."""
+    mine: Frame | None = getattr(LOCAL, "frame", None)
+    LOCAL.frame = None
+    return mine if mine is not None and mine.room >= room else Frame(room)
+
+
+def give_back(frame: Frame) -> None:
+    LOCAL.frame = frame
+
+
+def counts() -> dict[str, int]:
+    total = np.zeros(4)
+    for one in list(FRAMES):
+        start = one.kernels.names.COUNTED
+        total += one.floats[start : start + 4]
+    return dict(zip(("rows", "double", "apply", "large"), total.astype(int).tolist(), strict=True))
+
+
+def warmup() -> list[tuple[str, float]]:
+    raise NotImplementedError
+
+
