@@ -36,7 +36,7 @@ def clear(f):
             put_int(slot, i, np.int32(0))
             put_byte(touched, i // BLOCK, np.uint8(0))
         if get(f, HIDDEN):
-            for i in range(get(f, SIZE)):
+            for i in range(get(f, BLOCKS) * BLOCK):  # of the row before: SIZE is the new one's
                 put_byte(hide, i, np.uint8(0))
             for b in range(get(f, BLOCKS)):
                 put_byte(touched, b, np.uint8(0))
