@@ -22,7 +22,7 @@ from nalar.kernels.frame import (
 )
 from nalar.kernels.lanes import at_least, count_bits, get32, get64, get_int, load, load64, pack, put32, put64, put_int, store
 from nalar.kernels.scan import LN2, exactness, maxima, scaled, slack, sums
-from nalar.kernels.select import LOWEST, bound_for, image, kth_largest, nucleus, number
+from nalar.kernels.select import LOWEST, binned, bound_for, image, kth_largest, number
 from nalar.kernels.widen import widened
 
 FIRST_LOOK = 64  # of the largest block maxima: their blocks hold most nuclei
@@ -229,7 +229,7 @@ def row_topp(f, p):
         n = as_list(f, gather(f, bound, 0), scaled(f, float(bound)) if bound > LOWEST else -math.inf)
         mass = weigh(f, n)
         target = p * get_float(f, SUM) * math.exp(get(f, SCALE) * LN2 - get_float(f, TOP))
-        status = nucleus(f, n, 0.0, target, target * (slack(f) + exactness(f, n)))
+        status = binned(f, n, 0.0, target, target * (slack(f) + exactness(f, n)))
         if status == OK:
             become_list(f)
             return keep(f)
@@ -313,7 +313,7 @@ def list_topp(f, p):
     mass = weigh(f, n)
     if mass == float(n):
         return list_topk(f, max(np.int64(math.ceil(p * mass)), 1))
-    status = nucleus(f, n, 0.0, p * mass, mass * exactness(f, n))
+    status = binned(f, n, 0.0, p * mass, mass * exactness(f, n))
     return keep(f) if status == OK else UNSURE
 
 

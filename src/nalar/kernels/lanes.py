@@ -209,14 +209,14 @@ def at_least(typing, values, bound):
 
 
 @intrinsic
-def at_least_else(typing, values, bound, floor):
-    """The lanes that are >= ``bound``, and ``floor`` in the others."""
+def where_at_least(typing, values, bound, numbers):
+    """``numbers``, sixteen float64, in the lanes whose float32 in ``values`` is >= ``bound``, and 0 in the others."""
 
     def emit(context, builder, signature, arguments):
         bits = builder.fcmp_ordered(">=", arguments[0], spread(builder, arguments[1], FLOATS))
-        return builder.select(bits, arguments[0], spread(builder, arguments[2], FLOATS))
+        return builder.select(bits, arguments[2], constant(DOUBLES, 0.0))
 
-    return F16(F16, types.float32, types.float32), emit
+    return D16(F16, types.float32, D16), emit
 
 
 @intrinsic

@@ -11,7 +11,7 @@ The table has one line of five float64 for each operation: its number, then its 
                                                                 … _SEEN          value, ids, n, counts-and-fades address
 
 A run that cannot be certain stops with a status and can go on from there: the frame says where it stands.  Python then calls
-``scan.sums64`` (UNSURE) or ``large`` (LARGE) and ``run`` again, or leaves the row to the stages' own ``apply`` (BROKEN, GIVE_UP).
+``scan.sums64`` (UNSURE) or ``kept.large`` (LARGE) and ``run`` again, or leaves the row to the stages' own ``apply`` (BROKEN, GIVE_UP).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from nalar.kernels.blocks import block
 from nalar.kernels.compiled import entry, inner
-from nalar.kernels.cut import everything, list_minp, list_top, list_topk, list_topp, row_minp, row_topk, row_topp, become_list
+from nalar.kernels.cut import list_minp, list_top, list_topk, list_topp, row_minp, row_topk, row_topp, become_list
 from nalar.kernels.draw import draw_list, draw_row
 from nalar.kernels.edits import (
     BAN, BIAS, FREQUENCY, PRESENCE, REPETITION, allow, clear, close_list, edit_listed, edit_seen, open_list,
 )
 from nalar.kernels.frame import (
-    BLOCK, BLOCKS, COUNT, COUNTED, DENSE, DIRECT, DIVISOR, DIVISORS, DRAW, FLOAT32, FLOAT64, GIVE_UP, IDS, INVERSE, KIND, LARGE, LENGTH, LIST,
-    LOGPROB, MAXIMA, NEXT, NO_DRAW, OK, OUTPUT, PROGRAM, ROW_TOP, SCANNED, SIZE, STATE, STATUS, STEP, TABLE, TABLE_IDS, TABLE_VALUES, TOKEN,
+    BLOCK, BLOCKS, COUNT, COUNTED, DENSE, DIRECT, DIVISOR, DIVISORS, DRAW, FLOAT32, FLOAT64, GIVE_UP, IDS, INVERSE, KEPT, KIND, LARGE, LENGTH, LIST,
+    LOGPROB, MAXIMA, NEXT, NO_DRAW, OK, OUTPUT, PROGRAM, RACE, ROW_TOP, SCANNED, SIZE, STATE, STATUS, STEP, TABLE, TABLE_IDS, TABLE_VALUES, TOKEN,
     TOP, UNSURE, VALUES, get, get_float, put, put_float,
 )
 from nalar.kernels.lanes import get32, get64, get_int, put64, put_int
@@ -226,6 +226,8 @@ def finish(f):
     if get(f, STATE) == LIST:
         status = OK if get(f, DRAW) == NO_DRAW else draw_list(f)
         return GIVE_UP if status == UNSURE else status
+    if get(f, STATE) == KEPT and get(f, DRAW) == RACE:
+        return GIVE_UP
     status = OK if get(f, SCANNED) >= 2 else sums(f)
     if status == OK and get(f, DRAW) == INVERSE:
         status = draw_row(f)
@@ -255,14 +257,3 @@ def batch(f, jobs, n, out):
         put_float(out, 3 * i, float(status))
         put_float(out, 3 * i + 1, float(get(f, TOKEN)))
         put_float(out, 3 * i + 2, get_float(f, LOGPROB))
-
-
-@entry
-def large(f):
-    """What ``run`` left as LARGE: the whole row as a list, on which the operation can go on."""
-    put_float(f, COUNTED + 3, get_float(f, COUNTED + 3) + 1)
-    if get(f, SCANNED) == 0:
-        status = maxima(f)
-        if status != OK:
-            return status
-    return everything(f)

@@ -32,6 +32,7 @@ LOG2E = math.log2(math.e)
 LN2 = math.log(2)
 SLACK32 = 6e-7
 RANGE = 2.0**20  # of |x·s|: rounding by a magic constant holds 2²²
+FARTHEST = 2.0**27  # of |top·s| in double, so that 2⁻⁵³ of it is below 2e-8: rows beyond are left to ``apply``
 ROOM = 100  # powers of two that a block may exceed the scale by, of float32's 127
 
 
@@ -192,14 +193,14 @@ def close_sums(f, c):
 
 @entry
 def sums64(f):
-    """The same sums in double precision, after ``maxima``; GIVE_UP is left to ``close_maxima`` and the range of doubles."""
+    """The same sums in double precision."""
     put_float(f, COUNTED + 1, get_float(f, COUNTED + 1) + 1)
     status = maxima(f)
     if status != OK:
         return status
     s = rate(f)
     top = get_float(f, TOP) * LOG2E
-    if not abs(top) < 2.0**40:
+    if not abs(top) < FARTHEST:
         return BROKEN
     c = np.int64(math.floor(top))
     floor = (float(c) - 900) / s

@@ -11,14 +11,12 @@ import math
 import numpy as np
 
 from nalar.kernels.compiled import inner
-from nalar.kernels.frame import BOUND, EDGE, LAST, LARGE, MAXIMA, OK, SPARE, UNSURE, WEIGHTS, get, put, put_float
-from nalar.kernels.lanes import at_least, count_bits, get32, get64, load, put64
+from nalar.kernels.frame import BOUND, BUFFER64, LAST, LARGE, MAXIMA, OK, SPARE, UNSURE, WEIGHTS, get, put, put_float
+from nalar.kernels.lanes import at_least, count_bits, get64, load, put64
 
 SHORT = 16  # sorted by insertion
+MANY = 256  # candidates from which bins pay
 LOWEST = np.float32(-3.4028235e38)  # below it there is only −inf
-
-del EDGE
-
 
 @inner
 def image(x):
@@ -188,4 +186,39 @@ def nucleus_short(f, low, high, above, target, margin):
     return LARGE
 
 
-del get32
+@inner
+def binned(f, n, above, target, margin):
+    """``nucleus`` for many: weights are first added up in 256 bins of value, and only the bin in which the target is passed is looked at.
+
+    A bin's number never falls as the value grows, whatever rounds; equal values share a bin.
+    """
+    values, weights, bins = get(f, SPARE), get(f, WEIGHTS), get(f, BUFFER64)
+    if n < MANY:
+        return nucleus(f, n, above, target, margin)
+    most, least = get64(values, 0), get64(values, 0)
+    for j in range(n):
+        most, least = max(most, get64(values, j)), min(least, get64(values, j))
+    least = max(least, most - 745)
+    if not most > least:
+        return nucleus(f, n, above, target, margin)
+    rate = 255.0 / (most - least)
+    for k in range(256):
+        put64(bins, k, 0.0)
+    for j in range(n):
+        k = np.int64((max(get64(values, j), least) - least) * rate)
+        put64(bins, k, get64(bins, k) + get64(weights, j))
+    k = 255
+    while k >= 0 and above + get64(bins, k) <= target:
+        above += get64(bins, k)
+        k -= 1
+    if k < 0:
+        return UNSURE if abs(above - target) <= margin else LARGE
+    if abs(above - target) <= margin or abs(above + get64(bins, k) - target) <= margin:
+        return UNSURE
+    kept = 0
+    for j in range(n):
+        value = get64(values, j)
+        if np.int64((max(value, least) - least) * rate) == k:
+            swap(values, weights, kept, j)
+            kept += 1
+    return nucleus(f, kept, above, target, margin)

@@ -34,12 +34,12 @@ class Loaded:
 
     def __init__(self) -> None:
         with caching():
-            from nalar.kernels import frame, program, scan
+            from nalar.kernels import frame, kept, program, scan
         self.names = frame
         self.run: Callable[[int, int], int] = program.run
         self.batch: Callable[[int, int, int, int], None] = program.batch
         self.sums64: Callable[[int], int] = scan.sums64
-        self.large: Callable[[int], int] = program.large
+        self.large: Callable[[int], int] = kept.large
 
 
 _loaded: Loaded | None = None
