@@ -129,14 +129,14 @@ class Chain:
 
     def draw(self, row: FloatRow, history: History, key: Key, draw: Draw) -> tuple[int, float] | None:
         """The token that ``key`` draws and its log-probability, by the kernels alone; None where ``evaluate`` must see to it."""
-        encoded = self._table(history, row.size)
+        encoded = self.table(history, row.size)
         return None if encoded is None else fast_draw(encoded, row, history, key, draw)
 
     def _fast_law(self, row: FloatRow, history: History) -> Distribution | None:
-        encoded = self._table(history, row.size)
+        encoded = self.table(history, row.size)
         return None if encoded is None else fast_law(encoded, row, history)
 
-    def _table(self, history: History, vocabulary: int) -> Encoded | None:
+    def table(self, history: History, vocabulary: int) -> Encoded | None:
         """This chain as the kernels run it; None where a stage has no operation, or the kernels are off."""
         encoded = self._encoded
         if encoded is UNKNOWN:

@@ -130,7 +130,8 @@ class History:
 
     def append(self, token: int, states: States | None = None) -> None:
         """Add one output token and the states after it."""
-        token = check_integer("token", token, -(2**31), 2**31 - 1)
+        if type(token) is not int or not -(2**31) <= token < 2**31:
+            token = check_integer("token", token, -(2**31), 2**31 - 1)
         if self._length == self._tokens.size:
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
         self._tokens[self._length] = token

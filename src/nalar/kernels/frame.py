@@ -4,12 +4,10 @@ One argument and one type: a kernel compiles once, whatever the row's type and l
 named below, eight bytes each, then come the arrays, each with room for a whole vocabulary.  A thread makes its frame once, and
 makes a larger one when a longer row arrives.  The memory is virtual until touched, and most rows touch little of it.
 
-What ``Job`` says is copied in by Python; the rest belongs to the kernels, and Python reads results out of it.
+The first sixteen words, a job, are copied in by Python; the rest belongs to the kernels, and Python reads results out of it.
 """
 
 from __future__ import annotations
-
-import struct
 
 from llvmlite import ir
 from numba.core import types
@@ -29,7 +27,6 @@ SEED, POSITION, SEQUENCE, THIRD, PURPOSE = 6, 7, 8, 9, 10  # the key's words
 DRAW = 11  # how to draw, see below
 SEEN, SEEN_ROOM, SEEN_IDS = 12, 13, 14  # the history's counts: address, columns reserved, columns used
 OUTPUT = 15  # output tokens so far
-JOB = struct.Struct("=6q5Q5q")
 
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = 0, 1, 2, 3
 NO_DRAW, INVERSE, RACE = 0, 1, 2

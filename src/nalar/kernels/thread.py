@@ -24,7 +24,9 @@ __all__ = ["Frame", "borrow", "counts", "give_back", "warmup"]
 LOAD = threading.Lock()
 LOCAL = threading.local()
 FRAMES: weakref.WeakSet[Frame] = weakref.WeakSet()
-RESULT = struct.Struct("=qd")
+JOB = struct.Struct("=6q5Q5q")  # the first sixteen words of a frame, as frame.py names them
+JOB_BYTES, pack = JOB.size, JOB.pack_into
+RESULT = struct.Struct("=qd")  # token and log-probability
 SLOW = 2.0  # seconds of compiling after which it is said
 log = logging.getLogger("nalar")
 
@@ -77,7 +79,7 @@ class Frame:
     def solve(self, job: tuple[int, ...]) -> int:
         """Run a job to its end: OK, BROKEN or GIVE_UP."""
         names, address = self.kernels.names, self.address
-        names.JOB.pack_into(self.job, 0, *job)
+        pack(self.job, 0, *job)
         self.floats[names.FORCE] = kernels.forced()
         status = _run(self.kernels, address)
         while status in (names.UNSURE, names.LARGE):
@@ -89,6 +91,11 @@ class Frame:
             self.floats[names.COUNTED + 2] += 1
         return status
 
+
+    def batch(self, jobs: int, n: int, out: int) -> None:
+        """Run ``n`` packed jobs: status, token and log-probability of each to ``out``, [n, 3] float64."""
+        self.floats[self.kernels.names.FORCE] = kernels.forced()
+        self.kernels.batch(self.address, jobs, n, out)
 
     def array(self, name: int, kind: npt.DTypeLike, n: int) -> npt.NDArray[Any]:
         """A copy of the first ``n`` entries of one of the frame's arrays."""
