@@ -65,7 +65,8 @@ def make_row(random: np.random.Generator, size: int) -> Row:
     else:
         row = normal.copy()
         row[random.integers(0, size, max(1, size // 3000))] += random.uniform(4, 12)
-    return row.astype(random.choice([np.float32] * 5 + [np.float64, np.float16]))
+    with np.errstate(over="ignore"):
+        return row.astype(random.choice([np.float32] * 5 + [np.float64, np.float16]))
 
 
 def dress(random: np.random.Generator, row: Row) -> Any:
