@@ -17,6 +17,7 @@ from nalar.distribution import Distribution, Draw
 from nalar.encoding import Encoded
 from nalar.errors import InvalidValue
 from nalar.history import History
+from nalar.kernels.address import address_of
 from nalar.kernels.thread import Frame, borrow, give_back
 from nalar.keys import PURPOSES, Key
 from nalar.rows import FloatRow, as_float64
@@ -36,7 +37,7 @@ def fast_draw(encoded: Encoded, row: FloatRow, history: History, key: Key, draw:
         return None
     frame = borrow(row.size)
     try:
-        return frame.drawn() if frame.solve(job) == 0 else None
+        return None if frame.solve(job) else frame.drawn()
     finally:
         give_back(frame)
 
@@ -58,13 +59,13 @@ def job_of(encoded: Encoded, row: FloatRow, history: History, key: Key | None, m
     kind, size = KINDS.get(row.dtype), row.size
     if kind is None or encoded.greatest >= size or not row.flags.aligned:
         return None
-    address, position = row.ctypes.data, history.position
+    position = history.position
     words = NO_KEY if key is None else key_words(key, position)
     if not encoded.counted:
-        return (address, size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, 0, 0, 0, position)
+        return (address_of(row), size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, 0, 0, 0, position)
     table, used = history.counts.table()
-    seen = (table.ctypes.data, table.shape[1], used)
-    return (address, size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, *seen, position)
+    seen = (address_of(table), table.shape[1], used)
+    return (address_of(row), size, kind, row.strides[0], encoded.address, encoded.length, *words, mode, *seen, position)
 
 
 def key_words(key: Key, position: int) -> tuple[int, int, int, int, int]:

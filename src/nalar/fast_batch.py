@@ -12,6 +12,7 @@ from nalar.distribution import Draw
 from nalar.fast import KINDS, MODES, job_of, key_words
 from nalar.history import History
 from nalar.kernels import pool
+from nalar.kernels.address import address_of
 from nalar.kernels.thread import JOB_BYTES, Frame, borrow, give_back, pack
 from nalar.keys import Key
 from nalar.rows import FloatRow
@@ -47,7 +48,7 @@ def fast_block(rows: FloatRow, chain: Chain, keys: Sequence[Key], draw: Draw, th
     encoded, kind, (size, mode) = chain.table(History(), rows.shape[1]), KINDS.get(rows.dtype), (rows.shape[1], MODES[draw])
     if encoded is None or kind is None or encoded.greatest >= size or not rows.flags.aligned:
         return drawn
-    first, (stride, step), tail = rows.ctypes.data, rows.strides, (mode, 0, 0, 0)
+    first, (stride, step), tail = address_of(rows), rows.strides, (mode, 0, 0, 0)
     head = size, kind, step, encoded.address, encoded.length
     jobs = [(first + stride * i, *head, *key_words(key, 0), *tail, 0) for i, key in enumerate(keys)]
     _solve(jobs, range(len(jobs)), drawn, size, threads)
@@ -61,7 +62,7 @@ def _solve(jobs: list[Job], places: Sequence[int], drawn: list[Drawn | None], ro
     for number, job in enumerate(jobs):
         pack(packed, JOB_BYTES * number, *job)
     table, out = np.frombuffer(packed, np.int64), np.zeros((len(jobs), 3))
-    addresses = table.ctypes.data, out.ctypes.data
+    addresses = address_of(table), address_of(out)
 
     def work(start: int, stop: int) -> None:
         frame = borrow(room)

@@ -27,6 +27,7 @@ FRAMES: weakref.WeakSet[Frame] = weakref.WeakSet()
 JOB = struct.Struct("=6q5Q5q")  # the first sixteen words of a frame, as frame.py names them
 JOB_BYTES, pack = JOB.size, JOB.pack_into
 RESULT = struct.Struct("=qd")  # token and log-probability
+RESULT_AT = 8 * 30  # frame.TOKEN
 SLOW = 2.0  # seconds of compiling after which it is said
 log = logging.getLogger("nalar")
 
@@ -74,14 +75,21 @@ class Frame:
             self.words[name] = self.address + offset
         self.words[names.ROOM] = room
         self.offsets = {name: start + offset for name, offset in offsets.items()}
+        self.forced = 0.0
+        self.run = self.kernels.run if _compiled else self._first_run
         FRAMES.add(self)
 
     def solve(self, job: tuple[int, ...]) -> int:
         """Run a job to its end: OK, BROKEN or GIVE_UP."""
-        names, address = self.kernels.names, self.address
         pack(self.job, 0, *job)
-        self.floats[names.FORCE] = kernels.forced()
-        status = _run(self.kernels, address)
+        if kernels.forced() != self.forced:
+            self.floats[self.kernels.names.FORCE] = self.forced = kernels.forced()
+        status = self.run(self.address, 1)
+        return self.mend(status) if status else status
+
+    def mend(self, status: int) -> int:
+        """Go on where a run stopped: with sums in double precision, or as a large list."""
+        names, address = self.kernels.names, self.address
         while status in (names.UNSURE, names.LARGE):
             mended = self.kernels.sums64(address) if status == names.UNSURE else self.kernels.large(address)
             if mended != names.OK:
@@ -92,9 +100,20 @@ class Frame:
         return status
 
 
+    def _first_run(self, address: int, fresh: int) -> int:
+        """The first run of a process may compile: said once, when it takes long."""
+        global _compiled
+        start = time.perf_counter()
+        status = self.kernels.run(address, fresh)
+        took = time.perf_counter() - start
+        if took > SLOW and not _compiled:
+            log.warning("Nalar compiled its kernels for this processor in %.1f s; `nalar warmup` does so ahead of time", took)
+        _compiled, self.run = True, self.kernels.run
+        return status
+
     def batch(self, jobs: int, n: int, out: int) -> None:
         """Run ``n`` packed jobs: status, token and log-probability of each to ``out``, [n, 3] float64."""
-        self.floats[self.kernels.names.FORCE] = kernels.forced()
+        self.floats[self.kernels.names.FORCE] = self.forced = kernels.forced()
         self.kernels.batch(self.address, jobs, n, out)
 
     def array(self, name: int, kind: npt.DTypeLike, n: int) -> npt.NDArray[Any]:
@@ -105,24 +124,11 @@ class Frame:
 
     def drawn(self) -> tuple[int, float]:
         """The token and its log-probability."""
-        return RESULT.unpack_from(self.job, 8 * self.kernels.names.TOKEN)  # type: ignore[return-value]
+        token, logprob = RESULT.unpack_from(self.job, RESULT_AT)
+        return token, logprob
 
 
 _compiled = False
-
-
-def _run(kernel: Loaded, address: int) -> int:
-    """The first run of a process may compile: said once, when it takes long."""
-    global _compiled
-    if _compiled:
-        return kernel.run(address, 1)
-    start = time.perf_counter()
-    status = kernel.run(address, 1)
-    took = time.perf_counter() - start
-    if took > SLOW:
-        log.warning("Nalar compiled its kernels for this processor in %.1f s; `nalar warmup` does so ahead of time", took)
-    _compiled = True
-    return status
 
 
 def borrow(room: int) -> Frame:
