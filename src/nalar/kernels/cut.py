@@ -20,9 +20,11 @@ from nalar.kernels.frame import (
     BLOCK, BLOCKS, BOUND, COUNT, FLOAT64, IDS, KIND, LARGE, LAST, LIST, MAXIMA, OK, RAW, ROW_TOP, SCALE, SCANNED, SIZE, SLOT, SPARE,
     SPARE_IDS, STATE, SUM, TABLE, TABLE_IDS, TABLE_VALUES, TOP, UNSURE, VALUES, WEIGHTS, get, get_float, put, put_float,
 )
-from nalar.kernels.lanes import at_least, count_bits, get32, get64, get_int, load, load64, pack, put32, put64, put_int, store
+from nalar.kernels.lanes import (
+    add, at_least, count_bits, get32, get64, get_int, lanes, load, load64, pack, put32, put64, put_int, store, total,
+)
 from nalar.kernels.scan import LN2, exactness, maxima, scaled, slack, sums
-from nalar.kernels.select import LOWEST, binned, bound_for, image, kth_largest, number
+from nalar.kernels.select import LOWEST, binned, bound_for, image, kth_of, number
 from nalar.kernels.widen import widened
 
 FIRST_LOOK = 64  # of the largest block maxima: their blocks hold most nuclei
@@ -59,7 +61,7 @@ def prune(f, n, k):
     raw, ids, spare = get(f, RAW), get(f, IDS), get(f, SPARE)
     for j in range(n):
         put64(spare, j, float(get32(raw, j)))
-    kth = np.float32(kth_largest(spare, n, k))
+    kth = np.float32(kth_of(f, n, k))
     larger = 0
     for j in range(n):
         larger += get32(raw, j) > kth
@@ -263,12 +265,12 @@ def weigh(f, n):
         put64(weights, j, value - top)
     for j in range(n, n + 16):
         put64(weights, j, -math.inf)
+    mass = lanes(0.0)
     for j in range(0, n, 16):
-        store(weights, j, exp64(load64(weights, j)))
-    mass = 0.0
-    for j in range(n):
-        mass += get64(weights, j)
-    return mass
+        w = exp64(load64(weights, j))
+        mass = add(mass, w)
+        store(weights, j, w)
+    return total(mass)
 
 
 @inner
@@ -296,7 +298,7 @@ def list_topk(f, k):
     values, spare = get(f, VALUES), get(f, SPARE)
     for j in range(n):
         put64(spare, j, get64(values, j))
-    kth, larger = kth_largest(spare, n, k), 0
+    kth, larger = kth_of(f, n, k), 0
     for j in range(n):
         larger += get64(values, j) > kth
     put_float(f, BOUND, kth)

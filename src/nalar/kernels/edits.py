@@ -16,10 +16,10 @@ import numpy as np
 from nalar.kernels.blocks import element
 from nalar.kernels.compiled import inner
 from nalar.kernels.frame import (
-    BLOCK, BLOCKS, BROKEN, COUNT, DENSE, EDITED, HIDDEN, HIDE, IDS, OK, SEEN, SEEN_IDS, SEEN_ROOM, SIZE, SLOT, SPARE_IDS, STATE, TABLE,
+    BLOCK, BLOCKS, BROKEN, COUNT, DENSE, EDITED, HIDDEN, HIDE, IDS, OK, ROW, SEEN, SEEN_IDS, SEEN_ROOM, SIZE, SLOT, SPARE_IDS, STATE, STEP, TABLE,
     TABLE_IDS, TABLE_VALUES, TOUCHED, VALUES, get, put,
 )
-from nalar.kernels.lanes import get64, get_byte, get_int, put64, put_byte, put_int
+from nalar.kernels.lanes import get64, get_byte, get_int, prefetch, put64, put_byte, put_int
 from nalar.kernels.scan import scaled
 
 BIAS, BAN, ALLOW, REPETITION, FREQUENCY, PRESENCE = range(6)
@@ -112,6 +112,10 @@ def edit_listed(f, kind, value, ids, amounts, fades, n):
 def edit_seen(f, kind, value, use_prompt, use_output):
     """Edit every id of the history that occurs in the scope."""
     table, room, used, size = get(f, SEEN), get(f, SEEN_ROOM), get(f, SEEN_IDS), get(f, SIZE)
+    if get(f, STATE) == DENSE:  # their elements lie all over the row: wait for all at once, not for one after the other
+        row, stride = get(f, ROW), get(f, STEP)
+        for j in range(used):
+            prefetch(row + stride * np.int64(get_int(table, j)))
     for j in range(used):
         i = np.int64(get_int(table, j))
         count = 0

@@ -5,7 +5,7 @@ up each block's weights at least the upper bound, and all weights, and gathers w
 few thousand finds the cut exactly.  A bracket that misses is made wider, and after three misses the row becomes a list.
 
 Sample error.  A fraction q of a mass, estimated from n weighted samples below the largest candidates (which are known), has
-standard deviation √(q(1 − q)/n′), n′ = (Σw)² / Σw²; the bracket is three of them to each side, nine at the second attempt.
+standard deviation √(q(1 − q)/n′), n′ = (Σw)² / Σw²; the bracket is ``DEVIATIONS`` of them to each side.
 
 float64 rows become lists at once: rounded to float32 they have ties that are none.
 """
@@ -26,11 +26,12 @@ from nalar.kernels.frame import (
     put, put_float,
 )
 from nalar.kernels.lanes import (
-    add, at_least, count_bits, get32, get64, get_int, lanes, load, load64, pack, put64, put_int, store, total, where_at_least, widen,
+    add, at_least, count_bits, fused, get32, get64, get_int, lanes, load, load64, pack, put64, put_int, store, total, where_at_least, widen,
 )
 from nalar.kernels.scan import LN2, LOG2E, exactness, maxima, rate, scaled, slack
-from nalar.kernels.select import LOWEST, binned, bound_for, image, kth_largest, number
+from nalar.kernels.select import LOWEST, binned, bound_for, image, kth_of, number
 
+DEVIATIONS = (2.2, 5.0, 12.0)  # to each side, at each attempt: the first misses one row in forty
 VECTORS = 128  # sampled, sixteen elements each
 TOP_K, TOP_P, MIN_P = 2, 3, 4  # as program.py numbers them; it imports nothing from here
 LINE = 5
@@ -38,7 +39,7 @@ LINE = 5
 
 @inner
 def sample(f, below):
-    """Sampled elements under ``below`` into SPARE and their weights into WEIGHTS; how many."""
+    """Sampled elements under ``below`` into SPARE and their weights into WEIGHTS; how many, Σ of the weights and of their squares."""
     values, weights, blocks, found = get(f, SPARE), get(f, WEIGHTS), get(f, BLOCKS), 0
     s, top = rate(f) * LN2, get_float(f, TOP)
     for b in range(0, blocks, max(blocks // VECTORS, 1)):
@@ -49,31 +50,20 @@ def sample(f, below):
                 put64(values, found, float(x))
                 put64(weights, found, float(x) * s - top)
                 found += 1
+    for j in range(found, found + 16):
+        put64(weights, j, -math.inf)
+    mass, square = lanes(0.0), lanes(0.0)
     for j in range(0, found, 16):
-        store(weights, j, exp64(load64(weights, j)))
-    return found
+        w = exp64(load64(weights, j))
+        store(weights, j, w)
+        mass, square = add(mass, w), fused(w, w, square)
+    return found, total(mass), total(square)
 
 
 @inner
-def quantile(f, n, fraction):
-    """The sampled element down to which ``fraction`` of the sampled weight lies; LOWEST for all of it."""
-    mass = 0.0
-    for j in range(n):
-        mass += get64(get(f, WEIGHTS), j)
-    if fraction >= 1 or binned(f, n, 0.0, fraction * mass, 0.0) != OK:
-        return LOWEST
-    return np.float32(get_float(f, BOUND))
-
-
-@inner
-def spread_of(f, n, fraction):
-    """One standard deviation of an estimated fraction, and a sample's worth more."""
-    mass = square = 0.0
-    for j in range(n):
-        w = get64(get(f, WEIGHTS), j)
-        mass += w
-        square += w * w
-    return math.sqrt(max(fraction * (1 - fraction), 1e-4) * square) / mass + 2 / n
+def quantile(f, n, mass):
+    """The sampled element down to which ``mass`` of the sampled weight lies; LOWEST if that is more than all."""
+    return np.float32(get_float(f, BOUND)) if binned(f, n, 0.0, mass, 0.0) == OK else LOWEST
 
 
 @inner
@@ -197,12 +187,12 @@ def large_topp(f, p):
     rest = get_float(f, SUM) * math.exp(get(f, SCALE) * LN2 - get_float(f, TOP)) - above
     fraction = (p * (rest + above) - above) / max(rest, 1e-300)
     for attempt in range(3):
-        n = sample(f, first)
+        n, mass, square = sample(f, first)
         if n < 64:
             return LARGE
-        wide = 3.0 ** (attempt + 1) * spread_of(f, n, fraction)
-        high = number(image(quantile(f, n, fraction - wide)) + 1) if fraction > wide else first
-        low = quantile(f, n, fraction + wide)
+        wide = DEVIATIONS[attempt] * math.sqrt(max(fraction * (1 - fraction), 1e-4) * square) / mass + 2 / n
+        high = number(image(quantile(f, n, (fraction - wide) * mass)) + 1) if fraction > wide else first
+        low = quantile(f, n, (fraction + wide) * mass)
         status = cut_bracket(f, p, 0, low, high)
         if status != LARGE:
             return status
@@ -232,16 +222,16 @@ def large_minp(f, log_p):
 def large_topk(f, k):
     """A list where that is short beside the row, else a threshold: a sample says down to where."""
     for attempt in range(3):
-        n = sample(f, np.float32(math.inf))
+        n, _, _ = sample(f, np.float32(math.inf))
         if n < 64:
             return LARGE
-        values, fraction = get(f, SPARE), k / get(f, SIZE)
-        wide = 3.0 ** (attempt + 1) * math.sqrt(max(fraction * (1 - fraction), 1e-4) / n) + 2 / n
+        fraction = k / get(f, SIZE)
+        wide = DEVIATIONS[attempt] * math.sqrt(max(fraction * (1 - fraction), 1e-4) / n) + 2 / n
         place = np.int64(math.ceil((fraction + wide) * n))
-        low = LOWEST if place >= n else np.float32(kth_largest(values, n, place))
+        low = LOWEST if place >= n else np.float32(kth_of(f, n, place))
         if k > get(f, SIZE) // 16:
             place = np.int64((fraction - wide) * n)
-            high = number(image(np.float32(kth_largest(values, n, place))) + 1) if place >= 1 else np.float32(3.4028235e38)
+            high = number(image(np.float32(kth_of(f, n, place))) + 1) if place >= 1 else np.float32(3.4028235e38)
             status = count_bracket(f, k, low, high)
             if status != LARGE:
                 return status
@@ -273,7 +263,7 @@ def count_bracket(f, k, low, high):
         return LARGE
     for j in range(n):
         put64(get(f, SPARE), j, get64(get(f, VALUES), j))
-    kth, larger = kth_largest(get(f, SPARE), n, k - more), 0
+    kth, larger = kth_of(f, n, k - more), 0
     for j in range(n):
         larger += get64(get(f, VALUES), j) > kth
     put_float(f, BOUND, kth)

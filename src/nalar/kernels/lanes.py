@@ -164,6 +164,7 @@ def _elementwise(emit_one, arity):
 
 
 add = _elementwise(lambda builder, vector, given: builder.fadd(*given), 2)
+fused = _elementwise(lambda builder, vector, given: call(builder, "fma", vector, given), 3)
 # nsz: which zero wins does not matter, and without it x86 needs three more instructions.
 maximum = _elementwise(lambda builder, vector, given: call(builder, "maximum", vector, given, flags=("nsz",)), 2)
 
@@ -245,3 +246,18 @@ def pack(typing, values, first, bits, floats, ints, used):
 def count_bits(typing, bits):
     """How many bits are set."""
     return I64(I64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])
+
+
+@intrinsic
+def prefetch(typing, address):
+    """Ask for the memory at ``address``; an address outside the array does no harm."""
+
+    def emit(context, builder, signature, arguments):
+        pointed = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointed, INT, INT, INT])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointed], kind)
+        place = builder.inttoptr(arguments[0], pointed)
+        builder.call(function, [place, ir.Constant(INT, 0), ir.Constant(INT, 3), ir.Constant(INT, 1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(I64), emit

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from nalar.kernels.blocks import block, block64
+from nalar.kernels.blocks import ahead, block, block64
 from nalar.kernels.compiled import entry, inner
 from nalar.kernels.exponential import power32, power64
 from nalar.kernels.frame import (
@@ -125,6 +125,7 @@ def maxima(f):
     """Each block's maximum."""
     out = get(f, MAXIMA)
     for b in range(get(f, BLOCKS)):
+        ahead(f, b)
         put32(out, b, block_maximum(block(f, b)))
     put(f, SCANNED, 1)
     return close_maxima(f)
@@ -160,6 +161,7 @@ def sums(f):
     low, floor = np.float32(s - float(high)), np.float32((first - 120) / s)
     out_maxima, out_sums = get(f, MAXIMA), get(f, SUMS)
     for b in range(get(f, BLOCKS)):
+        ahead(f, b)
         a = block(f, b)
         most, mass = block_both(a, high, low, floor, c)
         over = float(most) * s - float(c)

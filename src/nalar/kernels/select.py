@@ -187,25 +187,33 @@ def nucleus_short(f, low, high, above, target, margin):
 
 
 @inner
-def binned(f, n, above, target, margin):
-    """``nucleus`` for many: weights are first added up in 256 bins of value, and only the bin in which the target is passed is looked at.
-
-    A bin's number never falls as the value grows, whatever rounds; equal values share a bin.
-    """
-    values, weights, bins = get(f, SPARE), get(f, WEIGHTS), get(f, BUFFER64)
-    if n < MANY:
-        return nucleus(f, n, above, target, margin)
+def span(f, n):
+    """The least of SPARE's values that matters (745 below the greatest, where weights end), and 255 over the distance: 0 if all are equal."""
+    values = get(f, SPARE)
     most, least = get64(values, 0), get64(values, 0)
     for j in range(n):
         most, least = max(most, get64(values, j)), min(least, get64(values, j))
     least = max(least, most - 745)
-    if not most > least:
+    return least, (255.0 / (most - least) if most > least else 0.0)
+
+
+@inner
+def bin_of(value, least, rate):
+    """A value's bin, 0 … 255: never falls as the value grows, whatever rounds, and equal values share one."""
+    return np.int64((max(value, least) - least) * rate)
+
+
+@inner
+def binned(f, n, above, target, margin):
+    """``nucleus`` for many: weights are first added up in 256 bins of value, and only the bin in which the target is passed is looked at."""
+    values, weights, bins = get(f, SPARE), get(f, WEIGHTS), get(f, BUFFER64)
+    least, rate = span(f, n) if n >= MANY else (0.0, 0.0)
+    if rate == 0:
         return nucleus(f, n, above, target, margin)
-    rate = 255.0 / (most - least)
     for k in range(256):
         put64(bins, k, 0.0)
     for j in range(n):
-        k = np.int64((max(get64(values, j), least) - least) * rate)
+        k = bin_of(get64(values, j), least, rate)
         put64(bins, k, get64(bins, k) + get64(weights, j))
     k = 255
     while k >= 0 and above + get64(bins, k) <= target:
@@ -217,8 +225,32 @@ def binned(f, n, above, target, margin):
         return UNSURE
     kept = 0
     for j in range(n):
-        value = get64(values, j)
-        if np.int64((max(value, least) - least) * rate) == k:
+        if bin_of(get64(values, j), least, rate) == k:
             swap(values, weights, kept, j)
             kept += 1
     return nucleus(f, kept, above, target, margin)
+
+
+@inner
+def kth_of(f, n, k):
+    """The k-th largest of SPARE's ``n`` values, by bins where they are many."""
+    values, bins = get(f, SPARE), get(f, BUFFER64)
+    least, rate = span(f, n) if n >= MANY else (0.0, 0.0)
+    if rate == 0:
+        return kth_largest(values, n, k)
+    for b in range(256):
+        put64(bins, b, 0.0)
+    for j in range(n):
+        b = bin_of(get64(values, j), least, rate)
+        put64(bins, b, get64(bins, b) + 1.0)
+    b, left = 255, float(k)
+    while get64(bins, b) < left:
+        left -= get64(bins, b)
+        b -= 1
+    kept = 0
+    for j in range(n):
+        value = get64(values, j)
+        if bin_of(value, least, rate) == b:
+            put64(values, kept, value)
+            kept += 1
+    return kth_largest(values, kept, np.int64(left))
