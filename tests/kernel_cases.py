@@ -87,8 +87,18 @@ def dress(random: np.random.Generator, row: Row) -> Any:
     return row
 
 
+@dataclass(frozen=True)
+class Odd(stages.Stage):
+    """A stage of a user's own: halves the logits of odd ids and looks at the original mass."""
+
+    def apply(self, candidates: Any, context: Any) -> Any:
+        if candidates.total() != candidates.total():
+            raise AssertionError
+        return candidates.replace(np.where(candidates.ids % 2 == 1, candidates.logits / 2, candidates.logits))
+
+
 def make_stage(random: np.random.Generator, size: int) -> stages.Stage:
-    kind = random.integers(0, 14)
+    kind = random.integers(0, 15)
     ids = random.integers(0, size, random.integers(1, 6)).tolist()
     number = float(random.choice([0.1, 0.7, 1.0, 1.3, 2.0, random.uniform(0.01, 3)]))
     if kind <= 1:
@@ -104,7 +114,11 @@ def make_stage(random: np.random.Generator, size: int) -> stages.Stage:
     if kind == 9:
         return stages.Ban(ids)
     if kind == 10:
-        return stages.Allow(random.integers(0, size, random.integers(1, 60)).tolist()) if random.random() < 0.5 else stages.MinTokens(3, ids)
+        allowed = random.integers(0, size, random.integers(1, 60)).tolist()
+        return stages.Allow(allowed) if random.random() < 0.5 else stages.MinTokens(3, ids)
+    if kind == 14:
+        p = float(random.choice([0.3, 0.9]))
+        return [Odd(), stages.TopK(5, ties="all"), stages.TopP(p, mass="original"), stages.MinP(p, strict=True)][random.integers(0, 4)]
     window = {} if random.random() < 0.6 else {"window": int(random.integers(0, 20)), "decay": random.choice([None, 3]), "ignore_prefix": 1}
     if window and window["decay"] is not None:
         window["decay"] = 3
@@ -117,7 +131,8 @@ def make_case(random: np.random.Generator, sizes: tuple[int, ...] = SMALL) -> Ca
     row = dress(random, make_row(random, size))
     chain = nalar.Chain([make_stage(random, size) for _ in range(random.integers(0, 5))])
     long = 1000 if random.random() < 0.1 else 12
-    history = nalar.History(random.integers(-1, size + 2, random.integers(0, long)), random.integers(0, size, random.integers(0, long)))
+    prompt, output = random.integers(-1, size + 2, random.integers(0, long)), random.integers(0, size, random.integers(0, long))
+    history = nalar.History(prompt, output)
     key = nalar.Key(int(random.integers(0, 2**63)), int(random.integers(0, 5)), None, int(random.integers(0, 3)))
     return Case(row, chain, history, key, "race" if random.random() < 0.3 else "inverse")
 

@@ -6,14 +6,14 @@ import itertools
 import threading
 from typing import Any
 
-import kernel_cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import SIZES, SMALL, Case, check, make_case, make_row
 
+import kernel_cases
 import nalar
+from kernel_cases import SIZES, SMALL, Case, check, make_case, make_row
 from nalar import kernels, stages
 
 SEEDS = st.integers(0, 2**32)
@@ -135,7 +135,10 @@ def test_broken_rows_raise_the_same_errors(text: str, bad: float) -> None:
         check(Case(row, chain, nalar.History(), KEYS[0], "inverse"))
 
 
-@pytest.mark.parametrize("text", ["ban([0, 1, 2])", "top_k(1) | ban([0, 1, 2])", "allow([0]) | ban([0])", "temperature(0) | bias({0: -inf})"])
+EMPTYING = ["ban([0, 1, 2])", "top_k(1) | ban([0, 1, 2])", "allow([0]) | ban([0])", "temperature(0) | bias({0: -inf})"]
+
+
+@pytest.mark.parametrize("text", EMPTYING)
 def test_emptied_rows_name_their_stage(text: str) -> None:
     check(Case(np.array([3.0, 2.0, 1.0], np.float32), nalar.Chain.parse(text), nalar.History(), KEYS[0], "inverse"))
     with pytest.raises(nalar.NalarError, match="left no token to draw"):
@@ -154,13 +157,16 @@ def test_a_batch_equals_its_rows(seed: int) -> None:
     rows, chains, keys, histories = ([getattr(case, name) for case in cases] for name in ("row", "chain", "key", "history"))
     batch = nalar.sample_batch(rows, chains, keys, histories, threads=int(random.integers(1, 4)), errors="return")
     for index, case in enumerate(cases):
+        alone: Any = None
         try:
             alone = nalar.sample(case.row, case.chain, case.key, case.history)
-            assert batch.samples[index] == alone
         except nalar.NalarError as error:
-            failed = batch.errors[index]
-            assert type(failed) is type(error)
-            assert str(error) in str(failed)
+            alone = error
+        if isinstance(alone, nalar.NalarError):
+            assert type(batch.errors[index]) is type(alone)
+            assert str(alone) in str(batch.errors[index])
+        else:
+            assert batch.samples[index] == alone
 
 
 def test_a_block_of_rows_equals_its_rows() -> None:
@@ -180,7 +186,11 @@ def test_many_threads_on_one_row() -> None:
     keys = [nalar.Key(seed) for seed in range(60)]
     wanted = [nalar.sample(row, chain, key, history).token for key in keys]
     got: list[list[int]] = []
-    workers = [threading.Thread(target=lambda: got.append([nalar.sample(row, chain, key, history).token for key in keys])) for _ in range(8)]
+
+    def work() -> None:
+        got.append([nalar.sample(row, chain, key, history).token for key in keys])
+
+    workers = [threading.Thread(target=work) for _ in range(8)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -234,6 +244,18 @@ def test_a_chain_travels_without_its_addresses() -> None:
         assert twin == chain
         assert twin._encoded is not chain._encoded
         assert nalar.sample(row, twin, KEYS[0]).token == wanted
+
+
+def test_another_stage_goes_on_from_what_the_kernels_left() -> None:
+    row = np.random.default_rng(1).normal(0, 2, 5000).astype(np.float32)
+    before = kernels.counts()["rows"]
+    for text in ("top_k(40) | top_p(0.9, mass='original')", "temperature(0.8) | top_p(0.5) | top_p(0.4, mass='original')"):
+        check(Case(row, nalar.Chain.parse(text), nalar.History(), KEYS[0], "inverse"))
+    assert kernels.counts()["rows"] > before
+
+
+def test_warmup_names_every_entry() -> None:
+    assert [name for name, _ in kernels.warmup()] == ["run", "batch", "sums64", "large"]
 
 
 def test_the_switch() -> None:

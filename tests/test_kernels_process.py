@@ -17,7 +17,9 @@ DRAW = """
 import numpy as np, nalar, sys
 random = np.random.default_rng(5)
 tokens = []
-for chain in ("temperature(0.8)", "top_p(0.95)", "temperature(0.7) | top_k(40) | top_p(0.9)", "temperature(1.2) | min_p(0.05)", "top_k(700)"):
+for chain in (
+    "temperature(0.8)", "top_p(0.95)", "temperature(0.7) | top_k(40) | top_p(0.9)", "temperature(1.2) | min_p(0.05)", "top_k(700)",
+):
     chain = nalar.Chain.parse(chain)
     for seed in range(30):
         row = random.normal(0, random.choice([0.05, 2.0]), 9000).astype(np.float32)
@@ -33,22 +35,22 @@ def run(code: str, source: Path = SOURCE.parent, **environment: str) -> str:
 
 
 def run_both(code: str, source: Path = SOURCE.parent, **environment: str) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(source), **environment}
-    )
+    around = {**os.environ, "PYTHONPATH": str(source), **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=around)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
 def test_importing_nalar_imports_no_numba() -> None:
-    code = "import sys, nalar; nalar.Chain.parse('top_k(3)'); print(sorted(m for m in sys.modules if m.split('.')[0] in ('numba', 'llvmlite')))"
-    assert run(code) == "[]\n"
+    code = "import sys, nalar; nalar.Chain.parse('top_k(3)'); print({m.split('.')[0] for m in sys.modules} & {'numba', 'llvmlite'})"
+    assert run(code) == "set()\n"
 
 
 def test_other_processors_draw_the_same_tokens(tmp_path: Path) -> None:
     wanted = run(DRAW)
-    for name in ("generic", "haswell"):
-        assert run(DRAW, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES="" if name == "generic" else "+avx2,+fma", NUMBA_CACHE_DIR=str(tmp_path)) == wanted
+    for name, features in (("generic", ""), ("haswell", "+avx2,+fma")):
+        plain = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+        assert run(DRAW, **plain) == wanted
 
 
 def test_the_switch_in_the_environment() -> None:
@@ -85,7 +87,8 @@ def test_a_fork_after_threads_were_used() -> None:
     code = """
 import os, numpy as np, nalar, warnings
 warnings.simplefilter("ignore")
-rows, chain, keys = np.random.default_rng(1).normal(0, 1, (8, 4000)).astype(np.float32), nalar.Chain.parse("top_p(0.9)"), [nalar.Key(i) for i in range(8)]
+rows = np.random.default_rng(1).normal(0, 1, (8, 4000)).astype(np.float32)
+chain, keys = nalar.Chain.parse("top_p(0.9)"), [nalar.Key(i) for i in range(8)]
 wanted = nalar.sample_batch(rows, chain, keys, threads=2).tokens.tolist()
 child = os.fork()
 if child == 0:
@@ -99,7 +102,8 @@ def test_memory_does_not_grow_with_the_vocabulary_after_the_first_call() -> None
     code = """
 import numpy as np, nalar, tracemalloc
 row = np.random.default_rng(1).normal(0, 2, 200_000).astype(np.float32)
-chains = [nalar.Chain.parse(text) for text in ("temperature(0)", "temperature(0.8)", "top_k(40)", "top_p(0.95)", "min_p(0.05)", "ban([3]) | top_k(900)")]
+texts = ("temperature(0)", "temperature(0.8)", "top_k(40)", "top_p(0.95)", "min_p(0.05)", "ban([3]) | top_k(900)")
+chains = [nalar.Chain.parse(text) for text in texts]
 for chain in 2 * chains: nalar.sample(row, chain, nalar.Key(2))
 tracemalloc.start()
 for chain in chains: nalar.sample(row, chain, nalar.Key(2))

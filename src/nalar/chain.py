@@ -12,9 +12,9 @@ from nalar import kernels
 from nalar.candidates import Candidates
 from nalar.checks import check_ids
 from nalar.distribution import Distribution, Draw
-from nalar.encoding import UNKNOWN, Encoded, encode
+from nalar.encoding import UNKNOWN, Encoded, encode, encode_head
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.fast import fast_draw, fast_law
+from nalar.fast import fast_draw, fast_head, fast_law
 from nalar.history import History, States
 from nalar.keys import Key
 from nalar.params import SamplingParams
@@ -60,7 +60,8 @@ class Chain:
     """
 
     stages: tuple[Stage, ...]
-    _encoded: Encoded | None = field(init=False, repr=False, compare=False, hash=False)
+    _encoded: Encoded | None = field(init=False, repr=False, compare=False, hash=False)  # made at the first draw
+    _head: tuple[Encoded, int] | None = field(init=False, repr=False, compare=False, hash=False)  # of a chain that has no table whole
 
     ORDER: ClassVar[tuple[str, ...]] = (
         "allow", "ban", "min_tokens", "bias", "repetition", "frequency", "presence", "temperature", "top_k", "top_p", "min_p",
@@ -69,6 +70,7 @@ class Chain:
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         object.__setattr__(self, "stages", _check_stages(stages))
         object.__setattr__(self, "_encoded", UNKNOWN)
+        object.__setattr__(self, "_head", None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Chain, (self.stages,)  # the kernels' table holds addresses of this process
@@ -115,14 +117,23 @@ class Chain:
         law = self._fast_law(row, history)
         if law is not None:
             return Evaluation(self, law, (), ())
+        head = self._head
+        if head is not None and kernels.enabled():
+            table, stop = head
+            left = fast_head(table.at(history, row.size) if table.listed else table, row, history)
+            if left is not None:
+                return self._finish(left, stop, row, history, key, self.states(history, row.size))
         return self.evaluate_by_apply(row, history, key)
 
     def evaluate_by_apply(self, row: FloatRow, history: History, key: Key | None = None) -> Evaluation:
         """``evaluate`` by the stages' own ``apply``, whatever the kernels could do."""
         states = self.states(history, row.size)
-        last = Candidates.from_row(row)
-        inputs: list[Candidates | None] = []
-        for step in self.steps(row, history, key, states):
+        return self._finish(Candidates.from_row(row), 0, row, history, key, states)
+
+    def _finish(self, last: Candidates, start: int, row: FloatRow, history: History, key: Key | None, states: States) -> Evaluation:
+        """Apply the stages from ``start`` on to ``last``."""
+        inputs: list[Candidates | None] = [None] * start
+        for step in self._steps(last, start, row.size, history, key, states):
             inputs.append(step.before if isinstance(step.stage, Memory) else None)
             last = step.after
         return Evaluation(self, Distribution.from_candidates(last), states, tuple(inputs))
@@ -141,6 +152,7 @@ class Chain:
         encoded = self._encoded
         if encoded is UNKNOWN:
             encoded = encode(self.stages)
+            object.__setattr__(self, "_head", encode_head(self.stages) if encoded is None else None)
             object.__setattr__(self, "_encoded", encoded)
         if encoded is None or not kernels.enabled():
             return None
@@ -149,11 +161,15 @@ class Chain:
     def steps(self, row: FloatRow, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
         """Each stage's ``apply`` in turn: what it was given and what it left."""
         states = self.states(history, row.size) if states is None else states
+        return self._steps(Candidates.from_row(row), 0, row.size, history, key, states)
+
+    def _steps(
+        self, before: Candidates, start: int, vocabulary: int, history: History, key: Key | None, states: States
+    ) -> Iterator[Step]:
         key = key if key is None or key.position is not None else key.at(history.position)
-        before = Candidates.from_row(row)
-        for index, stage in enumerate(self.stages):
-            context = Context(history, row.size, key, index, states[index] if states else None)
-            after = _checked(stage, stage.apply(before, context), row.size)
+        for index, stage in enumerate(self.stages[start:], start):
+            context = Context(history, vocabulary, key, index, states[index] if states else None)
+            after = _checked(stage, stage.apply(before, context), vocabulary)
             yield Step(stage, before, after)
             before = after
 

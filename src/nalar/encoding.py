@@ -19,7 +19,7 @@ from nalar.stages import Allow, Ban, Bias, Frequency, MinP, MinTokens, Presence,
 from nalar.stages.base import Context
 from nalar.stages.penalties import Penalty, occurrences
 
-__all__ = ["UNKNOWN", "Encoded", "encode"]
+__all__ = ["UNKNOWN", "Encoded", "encode", "encode_head"]
 
 GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P, BIAS, BAN, ALLOW, MIN_TOKENS = range(9)  # as kernels/program.py has them
 PENALTY = {Repetition: 9, Frequency: 10, Presence: 11}
@@ -80,6 +80,20 @@ def encode(stages: Sequence[Stage]) -> Encoded | None:
     return Encoded(table, table.ctypes.data, len(lines), tuple(kept), greatest, counted, historic, tuple(listed))
 
 
+def encode_head(stages: Sequence[Stage]) -> tuple[Encoded, int] | None:
+    """The table of the stages up to the first truncation, and how many they are; None where something before it has no operation.
+
+    For a chain that cannot be encoded whole: after a truncation the candidates are few, and ``apply`` may go on.
+    """
+    for index, stage in enumerate(stages):
+        if isinstance(stage, Temperature) and stage.value == 0:
+            return None  # its candidates are the whole row, masked
+        if isinstance(stage, TopK | TopP | MinP):
+            encoded = encode(stages[: index + 1])
+            return None if encoded is None or encoded.table[index, 1] == ALL else (encoded, index + 1)
+    return None
+
+
 def _temperature(stage: Temperature, kept: list[Any]) -> Line | None:
     return (TEMPERATURE, stage.value) if stage.value > 0 else (GREEDY,)
 
@@ -120,7 +134,7 @@ def _min_tokens(stage: MinTokens, kept: list[Any]) -> Line | None:
 
 
 def _penalty(stage: Penalty, kept: list[Any]) -> Line | None:
-    number = PENALTY[type(stage)]  # type: ignore[index]
+    number = PENALTY[type(stage)]
     if stage.window is None and stage.ignore_prefix == 0:
         return (number, stage.value, SCOPE[stage.scope])
     return (number + SEEN, stage.value)

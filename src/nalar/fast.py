@@ -14,7 +14,7 @@ import numpy as np
 
 from nalar.candidates import Candidates
 from nalar.distribution import Distribution, Draw
-from nalar.encoding import Encoded
+from nalar.encoding import TOP_K, Encoded
 from nalar.errors import InvalidValue
 from nalar.history import History
 from nalar.kernels.address import address_of
@@ -22,12 +22,12 @@ from nalar.kernels.thread import Frame, borrow, give_back
 from nalar.keys import PURPOSES, Key
 from nalar.rows import FloatRow, as_float64
 
-__all__ = ["fast_draw", "fast_law"]
+__all__ = ["fast_draw", "fast_head", "fast_law"]
 
 KINDS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2, np.dtype(np.float16): 3}
 MODES = {"inverse": 1, "race": 2}
 NO_KEY = (0, 0, 0, 0, 0)
-KEPT = 2  # as kernels/frame.py has it
+DENSE, KEPT = 0, 2  # as kernels/frame.py has them
 
 
 def fast_draw(encoded: Encoded, row: FloatRow, history: History, key: Key, draw: Draw) -> tuple[int, float] | None:
@@ -50,6 +50,30 @@ def fast_law(encoded: Encoded, row: FloatRow, history: History) -> Distribution 
     frame = borrow(row.size)
     try:
         return Distribution.lazy(_source(frame, encoded, row)) if frame.solve(job) == 0 else None
+    finally:
+        give_back(frame)
+
+
+def fast_head(encoded: Encoded, row: FloatRow, history: History) -> Candidates | None:
+    """The candidates after the head of a chain, just as ``apply`` leaves them: with the total that later cuts may measure against."""
+    job = job_of(encoded, row, history, None, 0)
+    if job is None:
+        return None
+    frame = borrow(row.size)
+    names, words, floats = frame.kernels.names, frame.words, frame.floats
+    try:
+        if frame.solve(job) != 0 or words[names.STATE] == DENSE:
+            return None
+        left = _source(frame, encoded, row).candidates()
+        operation, argument = encoded.table[-1, :2]
+        if operation == TOP_K and left.ids.size < argument:
+            return None  # ``apply`` also keeps masked tokens
+        if left.ids.size == row.size:
+            return left
+        if frame.kernels.sums64(frame.address) != 0:
+            return None
+        total = math.log(floats[names.SUM]) + int(words[names.SCALE]) * math.log(2)
+        return Candidates(left.ids, left.logits, total)
     finally:
         give_back(frame)
 

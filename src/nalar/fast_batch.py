@@ -55,7 +55,7 @@ def fast_block(rows: FloatRow, chain: Chain, keys: Sequence[Key], draw: Draw, th
     return drawn
 
 
-def _solve(jobs: list[Job], places: Sequence[int], drawn: list[Drawn | None], room: int, threads: int) -> None:
+def _solve(jobs: Sequence[Job], places: Sequence[int], drawn: list[Drawn | None], room: int, threads: int) -> None:
     if not jobs:
         return
     packed = bytearray(JOB_BYTES * len(jobs))
@@ -78,8 +78,8 @@ def _solve(jobs: list[Job], places: Sequence[int], drawn: list[Drawn | None], ro
             drawn[place] = int(token), logprob
 
 
-def _mend(frame: Frame, jobs: list[Job], out: Any, start: int, stop: int) -> None:
+def _mend(frame: Frame, jobs: Sequence[Job], out: Any, start: int, stop: int) -> None:
     """Rows that could not be certain go through again, one by one, with what they need."""
-    for number in np.flatnonzero(out[start:stop, 0]) + start:
+    for number in (np.flatnonzero(out[start:stop, 0]) + start).tolist():
         if frame.solve(jobs[number]) == 0:
             out[number] = 0, *frame.drawn()

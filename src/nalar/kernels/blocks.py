@@ -13,15 +13,48 @@ from __future__ import annotations
 import math
 
 from llvmlite import ir
-from nalar.kernels.compiled import inner
 from numba.core import types
 from numba.extending import intrinsic
 
+from nalar.kernels.compiled import inner
 from nalar.kernels.frame import (
-    BFLOAT16, BLOCK, BUFFER, BUFFER64, DIRECT, EDITED, FLOAT16, FLOAT32, FLOAT64, HIDE, KIND, ROW, SIZE, STEP, TOUCHED, get,
+    BFLOAT16,
+    BLOCK,
+    BUFFER,
+    BUFFER64,
+    DIRECT,
+    EDITED,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    HIDE,
+    KIND,
+    ROW,
+    SIZE,
+    STEP,
+    TOUCHED,
+    get,
 )
 from nalar.kernels.lanes import (
-    F16, FLOATS, INTS, BITS, constant, get32, get64, get_byte, get_half, greatest, lanes, load, maximum, pointer, prefetch, put32, put64, spread, store,
+    BITS,
+    F16,
+    FLOATS,
+    INTS,
+    constant,
+    get32,
+    get64,
+    get_byte,
+    get_half,
+    greatest,
+    lanes,
+    load,
+    maximum,
+    pointer,
+    prefetch,
+    put32,
+    put64,
+    spread,
+    store,
 )
 
 AHEAD = 8192  # bytes; at 128,256 logits from memory a pass for maxima takes 10 µs with it, 15 without

@@ -34,7 +34,8 @@ def folder() -> str | None:
         with tempfile.TemporaryFile(dir=place):
             return str(place)
     except OSError as error:
-        warnings.warn(f"Nalar cannot keep its compiled kernels in {place} ({error.strerror}): each process compiles them again", stacklevel=2)
+        problem = f"Nalar cannot keep its compiled kernels in {place} ({error.strerror}): each process compiles them again"
+        warnings.warn(problem, stacklevel=2)
         return None
 
 
@@ -48,7 +49,8 @@ def caching() -> Iterator[None]:
     try:
         config.CACHE_DIR = place or before
         if place is None:
-            Dispatcher.enable_caching = lambda self: None
+            setattr(Dispatcher, "enable_caching", lambda self: None)  # noqa: B010
         yield
     finally:
-        config.CACHE_DIR, Dispatcher.enable_caching = before, enable
+        config.CACHE_DIR = before
+        setattr(Dispatcher, "enable_caching", enable)  # noqa: B010

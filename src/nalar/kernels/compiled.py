@@ -67,10 +67,8 @@ class PartCompiler(Compiler):
     def _compile_core(self):
         result = super()._compile_core()
         description = result.fndesc
-        handle = _dynfunc.make_function(
-            description.lookup_module(), description.qualname, "part of a kernel", ctypes.cast(REFUSE, ctypes.c_void_p).value, result.environment,
-            (result.library,),
-        )
+        refuse, module = ctypes.cast(REFUSE, ctypes.c_void_p).value, description.lookup_module()
+        handle = _dynfunc.make_function(module, description.qualname, "a part", refuse, result.environment, (result.library,))
         self.state.targetctx.insert_user_function(handle, description, [result.library])
         return result._replace(entry_point=handle)
 

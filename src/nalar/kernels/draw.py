@@ -12,11 +12,42 @@ import numpy as np
 
 from nalar.kernels.blocks import element
 from nalar.kernels.compiled import inner
-from nalar.kernels.cut import weigh, list_top
+from nalar.kernels.cut import list_top, weigh
 from nalar.kernels.exponential import exp64
 from nalar.kernels.frame import (
-    BLOCK, BLOCKS, BOUND, COUNT, DRAW, EDITED, HIDE, IDS, KEPT, LAST, LOGPROB, OK, POSITION, PURPOSE, RACE, SCALE, SEED, SEQUENCE, SIZE, SLOT,
-    STATE, SUM, SUMS, TABLE_VALUES, THIRD, TOKEN, UNSURE, VALUES, WEIGHTS, get, get_float, put, put_float,
+    BLOCK,
+    BLOCKS,
+    BOUND,
+    COUNT,
+    DRAW,
+    EDITED,
+    HIDE,
+    IDS,
+    KEPT,
+    LAST,
+    LOGPROB,
+    OK,
+    POSITION,
+    PURPOSE,
+    RACE,
+    SCALE,
+    SEED,
+    SEQUENCE,
+    SIZE,
+    SLOT,
+    STATE,
+    SUM,
+    SUMS,
+    TABLE_VALUES,
+    THIRD,
+    TOKEN,
+    UNSURE,
+    VALUES,
+    WEIGHTS,
+    get,
+    get_float,
+    put,
+    put_float,
 )
 from nalar.kernels.lanes import get64, get_byte, get_int, load64, put64, store
 from nalar.kernels.scan import LN2, exactness, scaled, slack

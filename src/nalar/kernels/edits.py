@@ -16,8 +16,32 @@ import numpy as np
 from nalar.kernels.blocks import element
 from nalar.kernels.compiled import inner
 from nalar.kernels.frame import (
-    BLOCK, BLOCKS, BROKEN, COUNT, DENSE, EDITED, HIDDEN, HIDE, IDS, OK, ROW, SEEN, SEEN_IDS, SEEN_ROOM, SIZE, SLOT, SPARE_IDS, STATE, STEP, TABLE,
-    TABLE_IDS, TABLE_VALUES, TOUCHED, VALUES, get, put,
+    BLOCK,
+    BLOCKS,
+    BROKEN,
+    COUNT,
+    DENSE,
+    EDITED,
+    HIDDEN,
+    HIDE,
+    IDS,
+    OK,
+    ROW,
+    SEEN,
+    SEEN_IDS,
+    SEEN_ROOM,
+    SIZE,
+    SLOT,
+    SPARE_IDS,
+    STATE,
+    STEP,
+    TABLE,
+    TABLE_IDS,
+    TABLE_VALUES,
+    TOUCHED,
+    VALUES,
+    get,
+    put,
 )
 from nalar.kernels.lanes import get64, get_byte, get_int, prefetch, put64, put_byte, put_int
 from nalar.kernels.scan import scaled

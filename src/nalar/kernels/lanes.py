@@ -93,7 +93,8 @@ def _raw(element, vector, result):
 
 
 def element_size(element):
-    return 8 if element in (DOUBLE, LONG) else 4
+    """Bytes of a scalar."""
+    return {FLOAT: 4, DOUBLE: 8}[element] if element in (FLOAT, DOUBLE) else element.width // 8
 
 
 load = _raw(FLOAT, FLOATS, F16)
@@ -117,7 +118,7 @@ def _scalar(element, result):
     @intrinsic
     def get(typing, address, index):
         def emit(context, builder, signature, arguments):
-            return builder.load(pointer(builder, *arguments, element), align=element.width // 8 if hasattr(element, "width") else element_size(element))
+            return builder.load(pointer(builder, *arguments, element), align=element_size(element))
 
         return result(I64, I64), emit
 
@@ -128,9 +129,8 @@ def _scalar_store(element, kind):
     @intrinsic
     def put(typing, address, index, value):
         def emit(context, builder, signature, arguments):
-            size = element.width // 8 if hasattr(element, "width") else element_size(element)
             given = context.cast(builder, arguments[2], signature.args[2], kind)
-            builder.store(given, pointer(builder, arguments[0], arguments[1], element), align=size)
+            builder.store(given, pointer(builder, arguments[0], arguments[1], element), align=element_size(element))
             return context.get_dummy_value()
 
         return types.void(I64, I64, value), emit

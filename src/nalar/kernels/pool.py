@@ -15,7 +15,8 @@ _lock = threading.Lock()
 
 
 def spread(work: Callable[[int, int], None], size: int, threads: int) -> None:
-    """``work(start, stop)`` for ``threads`` equal parts of ``size`` items, one of them in the calling thread; ``work`` never calls back here."""
+    """``work(start, stop)`` for ``threads`` equal parts of ``size`` items, one of them in the calling thread.  ``work`` never comes
+    back here, or the pool could wait for itself."""
     parts = max(1, min(threads, size, WORKERS + 1))
     bounds = [size * part // parts for part in range(parts + 1)]
     waiting: list[Future[None]] = [_workers().submit(work, bounds[part], bounds[part + 1]) for part in range(1, parts)]

@@ -23,8 +23,32 @@ from nalar.kernels.blocks import ahead, block, block64
 from nalar.kernels.compiled import entry, inner
 from nalar.kernels.exponential import power32, power64
 from nalar.kernels.frame import (
-    BLOCK, BLOCKS, BROKEN, COUNTED, DIVISOR, DIVISORS, FLOAT64, FORCE, KIND, MAXIMA, OK, ROW_TOP, SCALE, SCANNED, SIZE, SUM, SUMS, TABLE,
-    TABLE_IDS, TABLE_VALUES, TOP, UNSURE, get, get_float, put, put_float,
+    BLOCK,
+    BLOCKS,
+    BROKEN,
+    COUNTED,
+    DIVISOR,
+    DIVISORS,
+    FLOAT64,
+    FORCE,
+    KIND,
+    MAXIMA,
+    OK,
+    ROW_TOP,
+    SCALE,
+    SCANNED,
+    SIZE,
+    SUM,
+    SUMS,
+    TABLE,
+    TABLE_IDS,
+    TABLE_VALUES,
+    TOP,
+    UNSURE,
+    get,
+    get_float,
+    put,
+    put_float,
 )
 from nalar.kernels.lanes import add, get64, get_int, greatest, lanes, load, load64, maximum, put32, put64, total, widen
 

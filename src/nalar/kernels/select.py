@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from nalar.kernels.compiled import inner
-from nalar.kernels.frame import BOUND, BUFFER64, LAST, LARGE, MAXIMA, OK, SPARE, UNSURE, WEIGHTS, get, put, put_float
+from nalar.kernels.frame import BOUND, BUFFER64, LARGE, LAST, MAXIMA, OK, SPARE, UNSURE, WEIGHTS, get, put, put_float
 from nalar.kernels.lanes import at_least, count_bits, get64, load, put64
 
 SHORT = 16  # sorted by insertion
@@ -188,7 +188,7 @@ def nucleus_short(f, low, high, above, target, margin):
 
 @inner
 def span(f, n):
-    """The least of SPARE's values that matters (745 below the greatest, where weights end), and 255 over the distance: 0 if all are equal."""
+    """The least of SPARE's values that matters (745 below the greatest, where weights end), and 255 over the distance; 0 if it is 0."""
     values = get(f, SPARE)
     most, least = get64(values, 0), get64(values, 0)
     for j in range(n):
@@ -205,7 +205,7 @@ def bin_of(value, least, rate):
 
 @inner
 def binned(f, n, above, target, margin):
-    """``nucleus`` for many: weights are first added up in 256 bins of value, and only the bin in which the target is passed is looked at."""
+    """``nucleus`` for many: weights are added up in 256 bins of value, and only the bin in which the target is passed is looked at."""
     values, weights, bins = get(f, SPARE), get(f, WEIGHTS), get(f, BUFFER64)
     least, rate = span(f, n) if n >= MANY else (0.0, 0.0)
     if rate == 0:

@@ -24,6 +24,7 @@ __all__ = ["Frame", "borrow", "counts", "give_back", "warmup"]
 LOAD = threading.Lock()
 LOCAL = threading.local()
 FRAMES: weakref.WeakSet[Frame] = weakref.WeakSet()
+BLOCK = 256
 JOB = struct.Struct("=6q5Q5q")  # the first sixteen words of a frame, as frame.py names them
 JOB_BYTES, pack = JOB.size, JOB.pack_into
 RESULT = struct.Struct("=qd")  # token and log-probability
@@ -33,16 +34,29 @@ log = logging.getLogger("nalar")
 
 
 class Loaded:
-    """The kernels' entries and the frame's numbers, once imported."""
+    """The kernels' entries and the frame's numbers, once imported.  The first call of an entry may compile it: if that takes long, it
+    is said, and after it the entry itself stands in its place."""
 
     def __init__(self) -> None:
         with caching():
             from nalar.kernels import frame, kept, program, scan
         self.names = frame
-        self.run: Callable[[int, int], int] = program.run
-        self.batch: Callable[[int, int, int, int], None] = program.batch
-        self.sums64: Callable[[int], int] = scan.sums64
-        self.large: Callable[[int], int] = kept.large
+        self.run: Callable[[int, int], int] = self._first("run", program.run)
+        self.batch: Callable[[int, int, int, int], None] = self._first("batch", program.batch)
+        self.sums64: Callable[[int], int] = self._first("sums64", scan.sums64)
+        self.large: Callable[[int], int] = self._first("large", kept.large)
+
+    def _first(self, name: str, entry: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: int) -> Any:
+            start = time.perf_counter()
+            result = entry(*arguments)
+            took = time.perf_counter() - start
+            if took > SLOW:
+                log.warning("Nalar compiled a kernel (%s) for this processor in %.1f s; `nalar warmup` does so ahead of time", name, took)
+            setattr(self, name, entry)
+            return result
+
+        return call
 
 
 _loaded: Loaded | None = None
@@ -52,8 +66,8 @@ def loaded() -> Loaded:
     """The kernels; imported once a process."""
     global _loaded
     if _loaded is None:
-        with LOAD:
-            _loaded = _loaded or Loaded()
+        with LOAD:  # whoever waited here finds it imported, and makes a second table of the same entries
+            _loaded = Loaded()
     return _loaded
 
 
@@ -76,7 +90,6 @@ class Frame:
         self.words[names.ROOM] = room
         self.offsets = {name: start + offset for name, offset in offsets.items()}
         self.forced = 0.0
-        self.run = self.kernels.run if _compiled else self._first_run
         FRAMES.add(self)
 
     def solve(self, job: tuple[int, ...]) -> int:
@@ -84,7 +97,7 @@ class Frame:
         pack(self.job, 0, *job)
         if kernels.forced() != self.forced:
             self.floats[self.kernels.names.FORCE] = self.forced = kernels.forced()
-        status = self.run(self.address, 1)
+        status = self.kernels.run(self.address, 1)
         return self.mend(status) if status else status
 
     def mend(self, status: int) -> int:
@@ -92,24 +105,10 @@ class Frame:
         names, address = self.kernels.names, self.address
         while status in (names.UNSURE, names.LARGE):
             mended = self.kernels.sums64(address) if status == names.UNSURE else self.kernels.large(address)
-            if mended != names.OK:
-                return names.BROKEN
-            status = self.kernels.run(address, 0)
+            status = names.BROKEN if mended else self.kernels.run(address, 0)
         if status != names.OK:
             self.floats[names.COUNTED + 2] += 1
-        return status
-
-
-    def _first_run(self, address: int, fresh: int) -> int:
-        """The first run of a process may compile: said once, when it takes long."""
-        global _compiled
-        start = time.perf_counter()
-        status = self.kernels.run(address, fresh)
-        took = time.perf_counter() - start
-        if took > SLOW and not _compiled:
-            log.warning("Nalar compiled its kernels for this processor in %.1f s; `nalar warmup` does so ahead of time", took)
-        _compiled, self.run = True, self.kernels.run
-        return status
+        return int(status)
 
     def batch(self, jobs: int, n: int, out: int) -> None:
         """Run ``n`` packed jobs: status, token and log-probability of each to ``out``, [n, 3] float64."""
@@ -126,9 +125,6 @@ class Frame:
         """The token and its log-probability."""
         token, logprob = RESULT.unpack_from(self.job, RESULT_AT)
         return token, logprob
-
-
-_compiled = False
 
 
 def borrow(room: int) -> Frame:
@@ -151,6 +147,24 @@ def counts() -> dict[str, int]:
 
 
 def warmup() -> list[tuple[str, float]]:
-    raise NotImplementedError
-
-
+    """Compile, or load from the cache, every entry; what each took in seconds."""
+    kernel, one, took = loaded(), borrow(BLOCK), []
+    row = np.zeros(BLOCK, np.float32)
+    out = np.zeros(3)
+    job = (row.ctypes.data, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)  # one logit, no operation, no draw
+    packed = bytearray(JOB_BYTES)
+    pack(packed, 0, *job)
+    try:
+        pack(one.job, 0, *job)
+        jobs = np.frombuffer(packed, np.int64).ctypes.data
+        calls: dict[str, Callable[[], object]] = {
+            "run": lambda: kernel.run(one.address, 1), "batch": lambda: kernel.batch(one.address, jobs, 1, out.ctypes.data),
+            "sums64": lambda: kernel.sums64(one.address), "large": lambda: kernel.large(one.address),
+        }
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            took.append((name, time.perf_counter() - start))
+    finally:
+        give_back(one)
+    return took
