@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from nalar.candidates import Candidates
+from nalar.candidates import Candidates, Logits, Mask, TokenIds
 from nalar.distribution import Distribution, Draw
 from nalar.encoding import TOP_K, Encoded
 from nalar.errors import InvalidValue
@@ -60,7 +61,7 @@ def fast_head(encoded: Encoded, row: FloatRow, history: History) -> Candidates |
     if job is None:
         return None
     frame = borrow(row.size)
-    names, words, floats = frame.kernels.names, frame.words, frame.floats
+    names, words = frame.kernels.names, frame.words
     try:
         if frame.solve(job) != 0 or words[names.STATE] == DENSE:
             return None
@@ -70,10 +71,9 @@ def fast_head(encoded: Encoded, row: FloatRow, history: History) -> Candidates |
             return None  # ``apply`` also keeps masked tokens
         if left.ids.size == row.size:
             return left
-        if frame.kernels.sums64(frame.address) != 0:
-            return None
-        total = math.log(floats[names.SUM]) + int(words[names.SCALE]) * math.log(2)
-        return Candidates(left.ids, left.logits, total)
+        whole = Scanned(frame, encoded, row)
+        whole._kept = None
+        return Cut(left.ids, left.logits, whole)
     finally:
         give_back(frame)
 
@@ -127,7 +127,8 @@ class Scanned:
         self._encoded, self._row = encoded, row
         self._lease: Any = getattr(row, "lease", None)
         self._divisors: list[float] = floats[names.DIVISOR : names.DIVISOR + words[names.DIVISORS]].tolist()
-        self._log_total = math.log(floats[names.SUM]) + int(words[names.SCALE]) * math.log(2)
+        mass = float(floats[names.SUM])  # of the whole row only where the frame is not a list
+        self._log_total = (math.log(mass) if mass > 0 else math.nan) + int(words[names.SCALE]) * math.log(2)
         entries = int(words[names.TABLE]) if words[names.EDITED] else 0
         self._edited = frame.array(names.TABLE_IDS, np.int32, entries), frame.array(names.TABLE_VALUES, np.float64, entries)
         self._hidden = frame.array(names.HIDE, np.bool_, row.size) if words[names.EDITED] and words[names.HIDDEN] else None
@@ -180,6 +181,24 @@ class Scanned:
         twin = copy(self)
         twin._row, twin._lease = np.array(self._row, subok=False), None
         return twin
+
+
+class Cut(Candidates):
+    """Candidates whose ``log_total`` is worked out when a stage asks for it: few do, and it takes a pass over the row in NumPy."""
+
+    _whole: Scanned
+
+    def __init__(self, ids: TokenIds, logits: Logits, whole: Scanned) -> None:
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "_whole", whole)
+
+    @cached_property
+    def log_total(self) -> float:
+        return self._whole.candidates().total()
+
+    def keep(self, mask: Mask) -> Candidates:
+        return self if mask.all() else Cut(self.ids[mask], self.logits[mask], self._whole)
 
 
 def _source(frame: Frame, encoded: Encoded, row: FloatRow) -> Listed | Scanned:

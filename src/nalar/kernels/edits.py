@@ -23,6 +23,7 @@ from nalar.kernels.frame import (
     DENSE,
     EDITED,
     HIDDEN,
+    HIDDEN_TOPS,
     HIDE,
     IDS,
     OK,
@@ -43,7 +44,7 @@ from nalar.kernels.frame import (
     get,
     put,
 )
-from nalar.kernels.lanes import get64, get_byte, get_int, prefetch, put64, put_byte, put_int
+from nalar.kernels.lanes import get32, get64, get_byte, get_int, prefetch, put32, put64, put_byte, put_int
 from nalar.kernels.scan import scaled
 
 BIAS, BAN, ALLOW, REPETITION, FREQUENCY, PRESENCE = range(6)
@@ -70,6 +71,17 @@ def clear(f):
 
 
 @inner
+def hide_in_block(f, b, x):
+    """Block ``b`` has a hidden element ``x`` now: it is touched, and its maximum stands only if that is larger than all hidden ones."""
+    touched, tops = get(f, TOUCHED), get(f, HIDDEN_TOPS)
+    if get_byte(touched, b) == 0:
+        put_byte(touched, b, np.uint8(1))
+        put32(tops, b, x)
+    elif x > get32(tops, b):
+        put32(tops, b, x)
+
+
+@inner
 def find(f, i):
     """The place of id ``i`` among the values that edits change: made now if the row is still dense, −1 if it is no candidate, −2 if
     its element is NaN or +inf."""
@@ -86,7 +98,7 @@ def find(f, i):
     put64(get(f, TABLE_VALUES), place, scaled(f, x))
     put_int(get(f, SLOT), i, np.int32(place + 1))
     put_byte(get(f, HIDE), i, np.uint8(1))
-    put_byte(get(f, TOUCHED), i // BLOCK, np.uint8(1))
+    hide_in_block(f, i // BLOCK, np.float32(x))
     put(f, TABLE, place + 1)
     put(f, EDITED, 1)
     return place
@@ -172,6 +184,7 @@ def allow_row(f, ids, n):
         put_byte(hide, i, np.uint8(byte & 1 if byte & 2 else 1))
     for b in range(get(f, BLOCKS)):
         put_byte(get(f, TOUCHED), b, np.uint8(1))
+        put32(get(f, HIDDEN_TOPS), b, math.inf)  # no maximum stands
     put(f, EDITED, 1)
     put(f, HIDDEN, 1)
     return OK

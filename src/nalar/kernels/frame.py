@@ -62,12 +62,12 @@ COUNTED = 48  # how often: rows, repeated in double, given up, large
 
 # --- arrays ------------------------------------------------------------------------------------------------------------
 (MAXIMA, SUMS, BUFFER, BUFFER64, HIDE, SLOT, TOUCHED, TABLE_IDS, TABLE_VALUES, IDS, VALUES, WEIGHTS, SPARE, RAW, SPARE_IDS,
- ROOM) = range(64, 80)
+ HIDDEN_TOPS, ROOM) = range(64, 81)
 HEAD = 128  # eight-byte words before the arrays
 
 ENTRY = {  # bytes for each id of the largest row
     MAXIMA: 4, SUMS: 8, HIDE: 1, SLOT: 4, TOUCHED: 1, TABLE_IDS: 4, TABLE_VALUES: 8, IDS: 4, VALUES: 8, WEIGHTS: 8, SPARE: 8, RAW: 4,
-    SPARE_IDS: 4,
+    SPARE_IDS: 4, HIDDEN_TOPS: 4,
 }
 
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from nalar.kernels.blocks import block
+from nalar.kernels.blocks import ahead, block
 from nalar.kernels.compiled import entry, inner
 from nalar.kernels.cut import CROWD, FIRST_LOOK, as_list, become_list, everything, gather, weigh
 from nalar.kernels.exponential import exp64, power64
@@ -124,6 +124,7 @@ def bracket_pass(f, low, high):
     floor = (float(c) - 900) / s
     raw, ids, sums, tops, found, whole = get(f, RAW), get(f, IDS), get(f, SUMS), get(f, MAXIMA), 0, 0.0
     for b in range(get(f, BLOCKS)):
+        ahead(f, b)
         a, first = block(f, b), b * BLOCK
         all_sum, high_sum = lanes(0.0), lanes(0.0)
         near = get32(tops, b) >= low

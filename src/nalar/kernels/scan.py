@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from nalar.kernels.blocks import ahead, block, block64
+from nalar.kernels.blocks import ahead, block, block64, fill
 from nalar.kernels.compiled import entry, inner
 from nalar.kernels.exponential import power32, power64
 from nalar.kernels.frame import (
@@ -27,13 +27,17 @@ from nalar.kernels.frame import (
     BLOCKS,
     BROKEN,
     COUNTED,
+    DIRECT,
     DIVISOR,
     DIVISORS,
+    EDITED,
     FLOAT64,
     FORCE,
+    HIDDEN_TOPS,
     KIND,
     MAXIMA,
     OK,
+    ROW,
     ROW_TOP,
     SCALE,
     SCANNED,
@@ -44,13 +48,14 @@ from nalar.kernels.frame import (
     TABLE_IDS,
     TABLE_VALUES,
     TOP,
+    TOUCHED,
     UNSURE,
     get,
     get_float,
     put,
     put_float,
 )
-from nalar.kernels.lanes import add, get64, get_int, greatest, lanes, load, load64, maximum, put32, put64, total, widen
+from nalar.kernels.lanes import add, get32, get64, get_byte, get_int, greatest, lanes, load, load64, maximum, put32, put64, total, widen
 
 LOG2E = math.log2(math.e)
 LN2 = math.log(2)
@@ -145,12 +150,21 @@ def close_maxima(f):
 
 
 @inner
+def shown_maximum(f, b):
+    """The maximum of block ``b`` without its hidden elements: the plain maximum, unless that is one of them."""
+    if b < get(f, DIRECT) and get(f, EDITED) and get_byte(get(f, TOUCHED), b):
+        most = block_maximum(get(f, ROW) + b * BLOCK * 4)
+        return most if most > get32(get(f, HIDDEN_TOPS), b) else block_maximum(fill(f, b))
+    return block_maximum(block(f, b))
+
+
+@inner
 def maxima(f):
     """Each block's maximum."""
     out = get(f, MAXIMA)
     for b in range(get(f, BLOCKS)):
         ahead(f, b)
-        put32(out, b, block_maximum(block(f, b)))
+        put32(out, b, shown_maximum(f, b))
     put(f, SCANNED, 1)
     return close_maxima(f)
 
@@ -232,6 +246,7 @@ def sums64(f):
     floor = (float(c) - 900) / s
     out, double = get(f, SUMS), get(f, KIND) == FLOAT64
     for b in range(get(f, BLOCKS)):
+        ahead(f, b)
         mass = lanes(0.0)
         if double:
             a = block64(f, b)
