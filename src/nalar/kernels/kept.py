@@ -181,16 +181,18 @@ def put_id(ids, to, at):
 @inner
 def settle(f):
     """The row is cut at BOUND, and LAST of those equal to it stay: say which id is the last, and add the bracket's part to the sums."""
-    ids, values, sums = get(f, IDS), get(f, VALUES), get(f, SUMS)
-    bound, ties, shift, last = get_float(f, BOUND), get(f, LAST), get(f, SCALE) * LN2, -1
+    ids, values, weights, sums = get(f, IDS), get(f, VALUES), get(f, WEIGHTS), get(f, SUMS)
+    bound, ties, last = get_float(f, BOUND), get(f, LAST), np.int64(-1)
+    weigh(f, get(f, COUNT))
+    factor = math.exp(get_float(f, TOP) - get(f, SCALE) * LN2)
     for j in range(get(f, COUNT)):
-        value = get64(values, j)
-        if value > bound or (value == bound and ties > 0):
-            i = np.int64(get_int(ids, j))
-            if value == bound:
-                ties -= 1
-                last = i
-            put64(sums, i // BLOCK, get64(sums, i // BLOCK) + math.exp(value - shift))
+        value, i = get64(values, j), np.int64(get_int(ids, j))
+        weight = get64(weights, j) * factor if value > bound else 0.0  # no branch: half of them are, in no order
+        if value == bound and ties > 0:
+            ties -= 1
+            last = i
+            weight = get64(weights, j) * factor
+        put64(sums, i >> 8, get64(sums, i >> 8) + weight)
     mass = 0.0
     for b in range(get(f, BLOCKS)):
         mass += get64(sums, b)

@@ -1,7 +1,9 @@
 """The nucleus's second try: how far down must one look?  A sample of the row answers.
 
-Counts of sampled weights in quarter octaves, each standing for (row size / sample size) tokens, are added from the top until they
-cover the missing mass and two of their own standard deviations; each further attempt asks for more.
+Counts of sampled weights in quarter octaves, each standing for (row size / sample size) tokens, are added from the top down.  The look
+ends where they cover the missing mass with two standard deviations to spare; or where they cover it by a third and a few hundred
+tokens were passed (a few sampled weights far up make the deviation useless, and a try of that size is cheap); or where a list
+would grow too long, if by then they cover the mass at all.  A try that falls short is followed by a deeper one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from nalar.kernels.scan import LOG2E, rate
 BINS = 240  # sixty octaves, 41 nats
 VECTORS = 160  # sixteen elements each
 CROWD = 4096
+CHEAP = 512  # tokens: a list of so many costs a few microseconds
 
 
 @inner
@@ -36,10 +39,10 @@ def widened(f, bound, missing, attempt):
         mass += count * weight
         variance += count * weight * weight
         hits += count
-        if hits * factor > max(CROWD, get(f, SIZE) / 16):
-            return np.float32(math.nan)
-        if mass - (2 + 2 * attempt) * math.sqrt(variance) > missing * (1 + 0.02 * attempt):
-            return np.float32((top - (k + 1) / 4) / rate(f))
+        full = hits * factor > max(CROWD, get(f, SIZE) / 16)
+        sure = mass - 2 * math.sqrt(variance) > missing
+        if sure or (mass > missing * (4 / 3 + attempt) and hits * factor > CHEAP) or full:
+            return np.float32((top - (k + 1) / 4) / rate(f)) if mass > missing else np.float32(math.nan)
     return np.float32(math.nan)
 
 
