@@ -258,6 +258,28 @@ def test_warmup_names_every_entry() -> None:
     assert [name for name, _ in kernels.warmup()] == ["run", "batch", "sums64", "large"]
 
 
+def test_a_lazy_law_travels_worked_out() -> None:
+    import pickle
+
+    law = nalar.Chain.parse("temperature(0.5)").distribution(np.array([1.0, 2.0, 3.0], np.float32))
+    twin = pickle.loads(pickle.dumps(law))
+    assert twin.draw(KEYS[0]) == law.draw(KEYS[0])
+    assert twin.probs.tolist() == law.probs.tolist()
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f8", "f2", np.longdouble])
+def test_other_types(dtype: Any) -> None:
+    row = np.random.default_rng(1).normal(0, 2, 700).astype(dtype)
+    if dtype is np.longdouble:
+        with pytest.raises(nalar.NalarError, match="float16, bfloat16, float32 or float64"):
+            nalar.sample(row, nalar.Chain(), KEYS[0])
+        return
+    check(Case(row, nalar.Chain.parse("top_p(0.9)"), nalar.History(), KEYS[0], "inverse"))
+    packed = np.zeros(700, np.dtype([("pad", "u1"), ("x", dtype)]))
+    packed["x"] = row
+    check(Case(packed["x"], nalar.Chain.parse("top_k(9)"), nalar.History(), KEYS[0], "inverse"))
+
+
 def test_the_switch() -> None:
     row, chain = np.zeros(300, np.float32), nalar.Chain.parse("top_k(3)")
     before = kernels.counts()["rows"]

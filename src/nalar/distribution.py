@@ -167,6 +167,9 @@ class Distribution:
         """A law that borrows nothing: it stays valid after the logits it came from are gone."""
         return self if self._source is None else Distribution.lazy(self._source.held())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Distribution, self._worked_out()  # what a lazy law borrows stays in this process
+
     def _worked_out(self) -> tuple[TokenIds, Logits, Logits]:
         """The arrays; once they are there the row is no longer needed."""
         arrays = self._arrays

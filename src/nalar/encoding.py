@@ -44,6 +44,9 @@ class Encoded:
     historic: bool  # whether the law depends on the history at all
     listed: tuple[tuple[int, Penalty], ...]  # lines that need the ids a penalty sees, and the penalty
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a chain's table holds addresses of this process: send the chain")
+
     def at(self, history: History, vocabulary: int) -> Encoded:
         """This table with the ids that windowed penalties see now."""
         table, kept = self.table.copy(), list(self.kept)

@@ -1,9 +1,11 @@
 """The fast row: arrays in, arrays out; knows no request.  Nothing here imports Numba until the first row is sampled.
 
-``use(False)`` leaves every row to the stages' own ``apply``, as does the environment variable ``NALAR_KERNELS=off``: for
-debugging, and for tests of both paths.  ``counts()`` says how often a row was repeated in double precision or left to ``apply``.
+``use(False)`` leaves every row to the stages' own ``apply``, as do the environment variable ``NALAR_KERNELS=off`` and an installation
+without Numba: for debugging, and for tests of both paths.  ``counts()`` says how often a row was repeated in double
+precision or left to ``apply``.
 
-Read ``frame``, ``lanes``, ``blocks``, ``scan``, ``edits``, ``cut``, ``draw``, ``program`` in this order.
+Read ``frame``, ``lanes``, ``exponential``, ``blocks``, ``scan``, ``edits``, ``select``, ``cut``, ``draw``, ``program``, then ``widen`` and ``kept``
+for rows with many survivors; ``compiled``, ``cache``, ``thread`` and ``pool`` are the way in from Python.
 """
 
 from __future__ import annotations
@@ -11,10 +13,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
-__all__ = ["counts", "enabled", "forced", "use", "warmup"]
+__all__ = ["counts", "enabled", "force", "forced", "use", "warmup"]
 
-_enabled = os.environ.get("NALAR_KERNELS", "on") != "off"
+
+
+def _installed() -> bool:
+    try:
+        return find_spec("numba") is not None
+    except ImportError:
+        return False
+
+
+_enabled = os.environ.get("NALAR_KERNELS", "on") != "off" and _installed()
 _forced = 0.0
 
 
