@@ -131,7 +131,8 @@ class Scanned:
         self._log_total = (math.log(mass) if mass > 0 else math.nan) + int(words[names.SCALE]) * math.log(2)
         entries = int(words[names.TABLE]) if words[names.EDITED] else 0
         self._edited = frame.array(names.TABLE_IDS, np.int32, entries), frame.array(names.TABLE_VALUES, np.float64, entries)
-        self._hidden = frame.array(names.HIDE, np.bool_, row.size) if words[names.EDITED] and words[names.HIDDEN] else None
+        bits = frame.array(names.HIDE, np.uint8, -(-row.size // 8)) if words[names.EDITED] and words[names.HIDDEN] else None
+        self._hidden = None if bits is None else np.unpackbits(bits, count=row.size, bitorder="little").astype(np.bool_)
         self._kept = (float(floats[names.BOUND]), int(words[names.LAST])) if words[names.STATE] == KEPT else None
 
     def check(self) -> None:

@@ -13,13 +13,12 @@ from nalar.fast import KINDS, MODES, job_of, key_words
 from nalar.history import History
 from nalar.kernels import pool
 from nalar.kernels.address import address_of
-from nalar.kernels.thread import JOB_BYTES, Frame, borrow, give_back, pack
+from nalar.kernels.thread import JOB_BYTES, borrow, give_back, pack, unpack
 from nalar.keys import Key
 from nalar.rows import FloatRow
 
 __all__ = ["fast_batch"]
 
-Job = tuple[int, ...]
 Drawn = tuple[int, float]
 
 
@@ -27,59 +26,51 @@ def fast_batch(
     rows: Sequence[FloatRow | None], chains: Sequence[Chain], keys: Sequence[Key], histories: Sequence[History], draw: Draw, threads: int
 ) -> list[Drawn | None]:
     """(token, log-probability) for each row, and None for those that ``sample`` must see to: broken, or off the kernels."""
-    drawn: list[Drawn | None] = [None] * len(rows)
-    jobs: list[Job] = []
+    packed, room = bytearray(JOB_BYTES * len(rows)), 0
     places: list[int] = []
     kept: list[Any] = []  # the arrays whose addresses the jobs hold
     for index, (row, chain, key, history) in enumerate(zip(rows, chains, keys, histories, strict=True)):
         encoded = None if row is None else chain.table(history, row.size)
         job = None if row is None or encoded is None else job_of(encoded, row, history, key, MODES[draw])
-        if job is not None:
-            jobs.append(job)
+        if row is not None and job is not None:
+            pack(packed, JOB_BYTES * len(places), *job)
             places.append(index)
             kept.append(encoded)
-    _solve(jobs, places, drawn, max((row.size for row in rows if row is not None), default=0), threads)
+            room = max(room, row.size)
+    drawn: list[Drawn | None] = [None] * len(rows)
+    for place, one in zip(places, _solve(packed, len(places), room, threads), strict=True):
+        drawn[place] = one
     return drawn
 
 
 def fast_block(rows: FloatRow, chain: Chain, keys: Sequence[Key], draw: Draw, threads: int) -> list[Drawn | None]:
-    """The same for a 2-D array under one chain that looks at no history."""
-    drawn: list[Drawn | None] = [None] * len(rows)
+    """The same for a 2-D array under one chain, without histories."""
     encoded, kind, (size, mode) = chain.table(History(), rows.shape[1]), KINDS.get(rows.dtype), (rows.shape[1], MODES[draw])
     if encoded is None or kind is None or encoded.greatest >= size or not rows.flags.aligned:
-        return drawn
-    first, (stride, step), tail = address_of(rows), rows.strides, (mode, 0, 0, 0)
-    head = size, kind, step, encoded.address, encoded.length
-    jobs = [(first + stride * i, *head, *key_words(key, 0), *tail, 0) for i, key in enumerate(keys)]
-    _solve(jobs, range(len(jobs)), drawn, size, threads)
-    return drawn
+        return [None] * len(rows)
+    packed, address, (stride, step) = bytearray(JOB_BYTES * len(rows)), address_of(rows), rows.strides
+    table, length = encoded.address, encoded.length
+    for index, key in enumerate(keys):
+        words = key_words(key, 0)
+        pack(packed, JOB_BYTES * index, address + stride * index, size, kind, step, table, length, *words, mode, 0, 0, 0, 0)
+    return _solve(packed, len(rows), size, threads)
 
 
-def _solve(jobs: Sequence[Job], places: Sequence[int], drawn: list[Drawn | None], room: int, threads: int) -> None:
-    if not jobs:
-        return
-    packed = bytearray(JOB_BYTES * len(jobs))
-    for number, job in enumerate(jobs):
-        pack(packed, JOB_BYTES * number, *job)
-    table, out = np.frombuffer(packed, np.int64), np.zeros((len(jobs), 3))
-    addresses = address_of(table), address_of(out)
+def _solve(packed: bytearray, n: int, room: int, threads: int) -> list[Drawn | None]:
+    if n == 0:
+        return []
+    table, out = np.frombuffer(packed, np.int64), np.zeros((n, 3))
+    jobs, results = address_of(table), address_of(out)
 
     def work(start: int, stop: int) -> None:
         frame = borrow(room)
         try:
-            frame.batch(addresses[0] + JOB_BYTES * start, stop - start, addresses[1] + 24 * start)
-            _mend(frame, jobs, out, start, stop)
+            frame.batch(jobs + JOB_BYTES * start, stop - start, results + 24 * start)
+            for number in (np.flatnonzero(out[start:stop, 0]) + start).tolist():  # again, one by one, with what they need
+                if frame.solve(unpack(packed, JOB_BYTES * number)) == 0:
+                    out[number] = 0, *frame.drawn()
         finally:
             give_back(frame)
 
-    pool.spread(work, len(jobs), threads)
-    for place, (status, token, logprob) in zip(places, out.tolist(), strict=True):
-        if status == 0:
-            drawn[place] = int(token), logprob
-
-
-def _mend(frame: Frame, jobs: Sequence[Job], out: Any, start: int, stop: int) -> None:
-    """Rows that could not be certain go through again, one by one, with what they need."""
-    for number in (np.flatnonzero(out[start:stop, 0]) + start).tolist():
-        if frame.solve(jobs[number]) == 0:
-            out[number] = 0, *frame.drawn()
+    pool.spread(work, n, threads)
+    return [(int(token), logprob) if status == 0 else None for status, token, logprob in out.tolist()]

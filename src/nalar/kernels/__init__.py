@@ -4,8 +4,8 @@
 without Numba: for debugging, and for tests of both paths.  ``counts()`` says how often a row was repeated in double
 precision or left to ``apply``.
 
-Read ``frame``, ``lanes``, ``exponential``, ``blocks``, ``scan``, ``edits``, ``select``, ``cut``, ``draw``, ``program``, then ``widen`` and ``kept``
-for rows with many survivors; ``compiled``, ``cache``, ``thread`` and ``pool`` are the way in from Python.
+Read ``frame``, ``lanes``, ``exponential``, ``blocks``, ``scan``, ``edits``, ``select``, ``cut``, ``draw`` and ``program``, then ``widen``
+and ``kept`` for rows with many survivors; ``compiled``, ``cache``, ``thread`` and ``pool`` are the way in from Python.
 """
 
 from __future__ import annotations

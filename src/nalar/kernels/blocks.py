@@ -24,7 +24,6 @@ from nalar.kernels.frame import (
     BUFFER64,
     DIRECT,
     EDITED,
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     HIDE,
@@ -46,7 +45,6 @@ from nalar.kernels.lanes import (
     get_byte,
     get_half,
     greatest,
-    lanes,
     load,
     maximum,
     pointer,
@@ -58,18 +56,18 @@ from nalar.kernels.lanes import (
 )
 
 AHEAD = 8192  # bytes; at 128,256 logits from memory a pass for maxima takes 10 µs with it, 15 without
-BYTES, HALVES = ir.VectorType(ir.IntType(8), 16), ir.VectorType(ir.IntType(16), 16)
+HALVES = ir.VectorType(ir.IntType(16), 16)
 
 
 @intrinsic
-def shown(typing, values, address, index):
-    """``values``, with −inf in the lanes whose byte at ``address`` + ``index`` is not 0."""
+def shown(typing, values, bits, index):
+    """``values``, with −inf in the lanes whose bit is set in the bit array at address ``bits``, from bit ``index`` (a multiple of 8) on."""
 
     def emit(context, builder, signature, arguments):
-        given, address, index = arguments
-        place = builder.bitcast(pointer(builder, address, index, ir.IntType(8)), BYTES.as_pointer())
-        hidden = builder.icmp_unsigned("!=", builder.load(place, align=1), ir.Constant(BYTES, [0] * 16))
-        return builder.select(hidden, constant(FLOATS, -math.inf), given)
+        given, bits, index = arguments
+        place = builder.add(bits, builder.lshr(index, ir.Constant(ir.IntType(64), 3)))
+        word = builder.load(builder.inttoptr(place, ir.IntType(16).as_pointer()), align=1)
+        return builder.select(builder.bitcast(word, BITS), constant(FLOATS, -math.inf), given)
 
     return F16(F16, types.int64, types.int64), emit
 
@@ -110,7 +108,12 @@ def from_half(typing, bits, brain):
     return types.float64(types.uint16, types.boolean), emit
 
 
-del BITS
+
+
+@inner
+def is_hidden(f, i):
+    """Whether id ``i`` is not to be read from the row: it is in the table of edits, or masked."""
+    return get(f, EDITED) != 0 and get_byte(get(f, HIDE), i >> 3) >> (i & 7) & 1 != 0
 
 
 @inner
@@ -188,15 +191,14 @@ def copy(f, buffer, first, inside):
 def block64(f, b):
     """The address of 256 float64: block ``b``, not rounded."""
     buffer, first = get(f, BUFFER64), b * BLOCK
+    if get(f, STEP) == 8 and not get(f, EDITED) and first + BLOCK <= get(f, SIZE):
+        return get(f, ROW) + first * 8
     inside = min(BLOCK, get(f, SIZE) - first)
     for i in range(BLOCK):
         put64(buffer, i, -math.inf)
-    hide = get(f, HIDE)
-    edited = get(f, EDITED)
     for i in range(inside):
-        if not (edited and get_byte(hide, first + i)):
+        if not is_hidden(f, first + i):
             put64(buffer, i, element(f, first + i))
     return buffer
 
 
-del FLOAT16, lanes

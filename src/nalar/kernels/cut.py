@@ -34,7 +34,6 @@ from nalar.kernels.frame import (
     SCALE,
     SCANNED,
     SIZE,
-    SLOT,
     SPARE,
     SPARE_IDS,
     STATE,
@@ -74,6 +73,7 @@ from nalar.kernels.widen import widened
 
 FIRST_LOOK = 64  # of the largest block maxima: their blocks hold most nuclei
 SMALL = 1024  # rows of which everything goes into the list at once
+FAINT = 0.02  # of the target in the first look: then thousands of candidates follow
 CROWD = 4096  # candidates beyond which a sixteenth of the row is too much for a list
 
 
@@ -193,9 +193,6 @@ def sort_by_id(ids, values, n):
 @inner
 def become_list(f):
     """From here on the list is all there is; edits look their ids up in it."""
-    slot, table = get(f, SLOT), get(f, TABLE_IDS)
-    for j in range(get(f, TABLE)):
-        put_int(slot, np.int64(get_int(table, j)), np.int32(0))
     put(f, STATE, LIST)
 
 
@@ -282,6 +279,8 @@ def row_topp(f, p):
             return keep(f)
         if status == UNSURE or bound == LOWEST:
             return UNSURE
+        if mass < target * FAINT:
+            return LARGE
         bound = below(f, widened(f, bound, target - mass, attempt))
         if bound != bound:
             return LARGE

@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
-from nalar.kernels.blocks import element
+from nalar.kernels.blocks import element, is_hidden
 from nalar.kernels.compiled import inner
 from nalar.kernels.cut import list_top, weigh
+from nalar.kernels.edits import place_of
 from nalar.kernels.exponential import exp64
 from nalar.kernels.frame import (
     BLOCK,
@@ -20,8 +21,6 @@ from nalar.kernels.frame import (
     BOUND,
     COUNT,
     DRAW,
-    EDITED,
-    HIDE,
     IDS,
     KEPT,
     LAST,
@@ -34,7 +33,6 @@ from nalar.kernels.frame import (
     SEED,
     SEQUENCE,
     SIZE,
-    SLOT,
     STATE,
     SUM,
     SUMS,
@@ -49,7 +47,7 @@ from nalar.kernels.frame import (
     put,
     put_float,
 )
-from nalar.kernels.lanes import get64, get_byte, get_int, load64, put64, store
+from nalar.kernels.lanes import get64, get_int, load64, put64, store
 from nalar.kernels.scan import LN2, exactness, scaled, slack
 
 MASK, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -155,9 +153,9 @@ def race_list(f, n, mass):
 @inner
 def logit(f, i):
     """The logit of id ``i`` on the dense row: −inf if hidden, the table's if edited."""
-    if get(f, EDITED) and get_byte(get(f, HIDE), i):
-        slot = np.int64(get_int(get(f, SLOT), i))
-        return get64(get(f, TABLE_VALUES), slot - 1) if slot > 0 else -math.inf
+    if is_hidden(f, i):
+        place = place_of(f, i)
+        return get64(get(f, TABLE_VALUES), place) if place >= 0 else -math.inf
     return scaled(f, element(f, i))
 
 

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from nalar.kernels.blocks import element
+from nalar.kernels.blocks import element, is_hidden
 from nalar.kernels.compiled import inner
 from nalar.kernels.frame import (
     BLOCK,
@@ -26,6 +26,7 @@ from nalar.kernels.frame import (
     HIDDEN_TOPS,
     HIDE,
     IDS,
+    LIST,
     OK,
     ROW,
     SEEN,
@@ -52,22 +53,33 @@ BIAS, BAN, ALLOW, REPETITION, FREQUENCY, PRESENCE = range(6)
 
 @inner
 def clear(f):
-    """Show every id again: one by one, or all where an allowed set hid most."""
+    """Show every id again: one by one, or all where an allowed set hid most.  BLOCKS is still that of the row before."""
     if get(f, EDITED):
-        hide, slot, touched, ids = get(f, HIDE), get(f, SLOT), get(f, TOUCHED), get(f, TABLE_IDS)
+        hide, touched, ids = get(f, HIDE), get(f, TOUCHED), get(f, TABLE_IDS)
         for j in range(get(f, TABLE)):
             i = np.int64(get_int(ids, j))
-            put_byte(hide, i, np.uint8(0))
-            put_int(slot, i, np.int32(0))
+            put_byte(hide, i >> 3, np.uint8(0))
             put_byte(touched, i // BLOCK, np.uint8(0))
         if get(f, HIDDEN):
-            for i in range(get(f, BLOCKS) * BLOCK):  # of the row before: SIZE is the new one's
+            for i in range(get(f, BLOCKS) * BLOCK // 8):
                 put_byte(hide, i, np.uint8(0))
             for b in range(get(f, BLOCKS)):
                 put_byte(touched, b, np.uint8(0))
     put(f, EDITED, 0)
     put(f, HIDDEN, 0)
     put(f, TABLE, 0)
+
+
+@inner
+def place_of(f, i):
+    """The place of id ``i`` in the table, or in the list once there is one; −1 if it is not there.
+
+    SLOT is never cleared: what it says counts only if the id at that place agrees.
+    """
+    slot = np.int64(get_int(get(f, SLOT), i))
+    listed = get(f, STATE) == LIST
+    ids, n = (get(f, IDS), get(f, COUNT)) if listed else (get(f, TABLE_IDS), get(f, TABLE))
+    return slot if 0 <= slot < n and np.int64(get_int(ids, slot)) == i else -1
 
 
 @inner
@@ -85,10 +97,10 @@ def hide_in_block(f, b, x):
 def find(f, i):
     """The place of id ``i`` among the values that edits change: made now if the row is still dense, −1 if it is no candidate, −2 if
     its element is NaN or +inf."""
-    slot = np.int64(get_int(get(f, SLOT), i))
-    if slot > 0:
-        return slot - 1
-    if get(f, STATE) != DENSE or (get(f, EDITED) and get_byte(get(f, HIDE), i)):
+    place = place_of(f, i)
+    if place >= 0:
+        return place
+    if get(f, STATE) != DENSE or is_hidden(f, i):
         return -1
     x = element(f, i)
     if not x < math.inf:
@@ -96,8 +108,8 @@ def find(f, i):
     place = get(f, TABLE)
     put_int(get(f, TABLE_IDS), place, np.int32(i))
     put64(get(f, TABLE_VALUES), place, scaled(f, x))
-    put_int(get(f, SLOT), i, np.int32(place + 1))
-    put_byte(get(f, HIDE), i, np.uint8(1))
+    put_int(get(f, SLOT), i, np.int32(place))
+    put_byte(get(f, HIDE), i >> 3, np.uint8(get_byte(get(f, HIDE), i >> 3) | 1 << (i & 7)))
     hide_in_block(f, i // BLOCK, np.float32(x))
     put(f, TABLE, place + 1)
     put(f, EDITED, 1)
@@ -150,8 +162,11 @@ def edit_seen(f, kind, value, use_prompt, use_output):
     table, room, used, size = get(f, SEEN), get(f, SEEN_ROOM), get(f, SEEN_IDS), get(f, SIZE)
     if get(f, STATE) == DENSE:  # their elements lie all over the row: wait for all at once, not for one after the other
         row, stride = get(f, ROW), get(f, STEP)
+        slot = get(f, SLOT)
         for j in range(used):
-            prefetch(row + stride * np.int64(get_int(table, j)))
+            i = np.int64(get_int(table, j))
+            prefetch(row + stride * i)
+            prefetch(slot + 4 * i)
     for j in range(used):
         i = np.int64(get_int(table, j))
         count = 0
@@ -172,16 +187,19 @@ def allow(f, ids, n):
 
 @inner
 def allow_row(f, ids, n):
-    hide, table, values = get(f, HIDE), get(f, TABLE_IDS), get(f, TABLE_VALUES)
+    """Hide every id whose bit is not set among the allowed ones; an edited id has its entry masked instead."""
+    hide, table, values, allowed = get(f, HIDE), get(f, TABLE_IDS), get(f, TABLE_VALUES), get(f, SPARE_IDS)
+    for i in range(get(f, BLOCKS) * BLOCK // 8):
+        put_byte(allowed, i, np.uint8(0))
     for j in range(n):
         i = np.int64(get_int(ids, j))
-        put_byte(hide, i, np.uint8(get_byte(hide, i) | 2))
+        put_byte(allowed, i >> 3, np.uint8(get_byte(allowed, i >> 3) | 1 << (i & 7)))
     for j in range(get(f, TABLE)):
-        if not get_byte(hide, np.int64(get_int(table, j))) & 2:
+        i = np.int64(get_int(table, j))
+        if not get_byte(allowed, i >> 3) >> (i & 7) & 1:
             put64(values, j, -math.inf)
-    for i in range(get(f, SIZE)):
-        byte = get_byte(hide, i)
-        put_byte(hide, i, np.uint8(byte & 1 if byte & 2 else 1))
+    for i in range(get(f, BLOCKS) * BLOCK // 8):
+        put_byte(hide, i, np.uint8(get_byte(hide, i) | ~get_byte(allowed, i)))
     for b in range(get(f, BLOCKS)):
         put_byte(get(f, TOUCHED), b, np.uint8(1))
         put32(get(f, HIDDEN_TOPS), b, math.inf)  # no maximum stands
@@ -210,15 +228,13 @@ def open_list(f):
     """Let ``find`` see the list: each candidate's place, by id."""
     slot, ids = get(f, SLOT), get(f, IDS)
     for j in range(get(f, COUNT)):
-        put_int(slot, np.int64(get_int(ids, j)), np.int32(j + 1))
+        put_int(slot, np.int64(get_int(ids, j)), np.int32(j))
 
 
 @inner
 def close_list(f):
-    """Forget the places again; BROKEN where no candidate is left."""
-    slot, ids, values = get(f, SLOT), get(f, IDS), get(f, VALUES)
-    most = -math.inf
+    """BROKEN where no candidate is left."""
+    values, most = get(f, VALUES), -math.inf
     for j in range(get(f, COUNT)):
-        put_int(slot, np.int64(get_int(ids, j)), np.int32(0))
         most = max(most, get64(values, j))
     return OK if most > -math.inf else BROKEN

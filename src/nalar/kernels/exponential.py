@@ -5,11 +5,11 @@ integer.  n = round(x·high) by adding and taking away 1.5·2²³; f = fma(x, hi
 then the degree-5 polynomial below, and n − c is added to the exponent's bits.  Relative error of a weight:
 
     argument     2 roundings of |f| ≤ ½ + ulp, each ≤ 2⁻²⁵, times ln 2               ≤ 4.2e-8
-    polynomial   minimax on [−½, ½], computed                                        ≤ 7.6e-8
+    polynomial   its coefficients rounded to float32, on [−½ − 2⁻⁸, ½ + 2⁻⁸]         ≤ 1.6e-7
     Horner       last fma 2⁻²⁴, the one before it times |f|·ln 2, and the rest       ≤ 8.6e-8
-    together                                                                         ≤ 2.1e-7
+    together                                                                         ≤ 2.9e-7
 
-x is raised to ``floor`` first, so that −inf and the far tail give 2⁻¹²⁰ and not garbage.  |x·s| must stay below 2²¹.
+x is raised to ``floor`` first, so that −inf and the far tail give 2⁻¹²⁰ and not garbage.  |x·s| must stay below 2¹⁶.
 
 Double precision, ``power64``: the same with degree 9 (minimax 1.9e-14) and one product, so that the exponent errs by 2⁻⁵³·|x·s|.
 ``exp64``, for the few candidates of a list: the Taylor polynomial of e^r of degree 13 on |r| ≤ ½ ln 2 (remainder 4e-18) after a

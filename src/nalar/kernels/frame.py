@@ -65,8 +65,8 @@ COUNTED = 48  # how often: rows, repeated in double, given up, large
  HIDDEN_TOPS, ROOM) = range(64, 81)
 HEAD = 128  # eight-byte words before the arrays
 
-ENTRY = {  # bytes for each id of the largest row
-    MAXIMA: 4, SUMS: 8, HIDE: 1, SLOT: 4, TOUCHED: 1, TABLE_IDS: 4, TABLE_VALUES: 8, IDS: 4, VALUES: 8, WEIGHTS: 8, SPARE: 8, RAW: 4,
+ENTRY = {  # bytes for each id of the largest row; HIDE has a bit for each
+    MAXIMA: 4, SUMS: 8, HIDE: 1 / 8, SLOT: 4, TOUCHED: 1, TABLE_IDS: 4, TABLE_VALUES: 8, IDS: 4, VALUES: 8, WEIGHTS: 8, SPARE: 8, RAW: 4,
     SPARE_IDS: 4, HIDDEN_TOPS: 4,
 }
 
@@ -77,7 +77,7 @@ def layout(room: int) -> tuple[dict[int, int], int]:
     for name in (BUFFER, BUFFER64):
         offsets[name], end = end, end + 8 * (BLOCK + EDGE)
     for name, size in ENTRY.items():
-        offsets[name], end = end, end + -(-size * (room + BLOCK + EDGE) // 64) * 64
+        offsets[name], end = end, end + int(size * (room + BLOCK + EDGE) + 127) // 64 * 64
     return offsets, end
 
 

@@ -163,6 +163,8 @@ def table_sums(f, high):
 def bracket_list(f, low, high):
     """The bracket as a list with the edited ids in it; and what of those is not below ``high`` taken out again."""
     n, top = as_list(f, get(f, COUNT), low), high
+    if get(f, TABLE) == 0:
+        return n
     ids, values, kept = get(f, IDS), get(f, VALUES), 0
     for j in range(n):
         if get64(values, j) < top:

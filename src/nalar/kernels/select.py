@@ -51,7 +51,7 @@ def bound_for(f, blocks, k, top):
     low, high = image(LOWEST), image(top) + 1  # at least k reach low, fewer reach high
     if count_at_least(address, blocks, LOWEST) < k:
         return LOWEST
-    near = image(top * np.float32(0.5)) if top > 0 else image(top * np.float32(2.0))
+    near = max(image(top * np.float32(0.5)) if top > 0 else image(top * np.float32(2.0)), low)
     if count_at_least(address, blocks, number(near)) >= k:
         low = near
     else:

@@ -26,7 +26,7 @@ LOCAL = threading.local()
 FRAMES: weakref.WeakSet[Frame] = weakref.WeakSet()
 BLOCK = 256
 JOB = struct.Struct("=6q5Q5q")  # the first sixteen words of a frame, as frame.py names them
-JOB_BYTES, pack = JOB.size, JOB.pack_into
+JOB_BYTES, pack, unpack = JOB.size, JOB.pack_into, JOB.unpack_from
 RESULT = struct.Struct("=qd")  # token and log-probability
 RESULT_AT = 8 * 30  # frame.TOKEN
 SLOW = 2.0  # seconds of compiling after which it is said

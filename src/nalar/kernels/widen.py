@@ -14,7 +14,7 @@ import numpy as np
 
 from nalar.kernels.blocks import block
 from nalar.kernels.compiled import inner
-from nalar.kernels.frame import BLOCK, BLOCKS, ROW_TOP, SIZE, SPARE_IDS, TOP, get, get_float
+from nalar.kernels.frame import BLOCKS, ROW_TOP, SIZE, SPARE_IDS, TOP, get, get_float
 from nalar.kernels.lanes import get32, get_int, put_int
 from nalar.kernels.scan import LOG2E, rate
 
@@ -64,4 +64,3 @@ def sample(f, bound):
     return sampled
 
 
-del BLOCK
