@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nalar.candidates import Candidates, Logits, Mask, TokenIds
+from nalar.candidates import Candidates, Logits, Mask, TokenIds, weights
 from nalar.distribution import Distribution, Draw
 from nalar.encoding import TOP_K, Encoded
 from nalar.errors import InvalidValue
@@ -197,6 +197,12 @@ class Cut(Candidates):
     @cached_property
     def log_total(self) -> float:
         return self._whole.candidates().total()
+
+    @cached_property
+    def mass(self) -> tuple[float, float]:
+        """The maximum and Σ exp(logit − maximum) behind ``log_total``."""
+        logits = self._whole.candidates().logits
+        return float(logits.max()), float(weights(logits).sum())
 
     def keep(self, mask: Mask) -> Candidates:
         return self if mask.all() else Cut(self.ids[mask], self.logits[mask], self._whole)

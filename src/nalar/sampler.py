@@ -93,13 +93,12 @@ class Sampler:
         """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed."""
         row = as_row(logits, self.vocabulary)
         key = self.key
-        if logprobs is None and not keep_law:
-            fast = self.chain.draw(row, self.history, key, self.draw)
-            if fast is not None:
-                self.history.append(fast[0], ())
-                return Sample(fast[0], fast[1], key)
+        fast = self.chain.draw(row, self.history, key, self.draw)
+        if logprobs is None and not keep_law and fast is not None:
+            self.history.append(fast[0], ())
+            return Sample(fast[0], fast[1], key)
         evaluation = self.chain.evaluate(row, self.history, key)
-        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
+        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law, fast)
         self.history.append(drawn.token, evaluation.after(drawn.token))
         return drawn
 

@@ -92,11 +92,10 @@ def sample(
     if not isinstance(key, Key):
         raise InvalidType(f"key must be a nalar.Key, got {key!r}")
     key = _at(key, history)
-    if logprobs is None and not keep_law:
-        drawn = check_chain(chain).draw(row, history, key, draw if draw in DRAWS else check_draw(draw))
-        if drawn is not None:
-            return Sample(drawn[0], drawn[1], key)
-    return draw_sample(row, check_chain(chain).evaluate(row, history, key), key, logprobs, draw, keep_law)
+    drawn = check_chain(chain).draw(row, history, key, draw if draw in DRAWS else check_draw(draw))
+    if logprobs is None and not keep_law and drawn is not None:
+        return Sample(drawn[0], drawn[1], key)
+    return draw_sample(row, chain.evaluate(row, history, key), key, logprobs, draw, keep_law, drawn)
 
 
 def sample_batch(
@@ -142,18 +141,24 @@ def sample_batch(
     return Batch(tuple(drawn for drawn, _ in attempts), tuple(error for _, error in attempts))
 
 
-def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool) -> Sample:
-    """Draw from an evaluated law and report what was asked for."""
+def draw_sample(
+    row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool,
+    drawn: tuple[int, float] | None = None,
+) -> Sample:
+    """Draw from an evaluated law, unless the kernels have ``drawn`` already, and report what was asked for."""
     law = evaluation.law
-    token = law.draw(key, draw)
+    if drawn is None:
+        token = law.draw(key, draw)
+        drawn = token, law.logprob(token)
+    token, logprob = drawn
     kept = law if keep_law else None
     if logprobs is None:
-        return Sample(token, law.logprob(token), key, law=kept)
+        return Sample(token, logprob, key, law=kept)
     best = check_integer("logprobs", logprobs, 0, row.size)
     values = as_float64(row)
     total = log_sum_exp(values)
     return Sample(
-        token, law.logprob(token), key, law.rank(token), float(values[token] - total), _rank(values, token),
+        token, logprob, key, law.rank(token), float(values[token] - total), _rank(values, token),
         tuple(TokenLogprob(int(other), law.logprob(other), place) for place, other in enumerate(law.top(best), 1)),
         tuple(TokenLogprob(int(other), float(values[other] - total), place) for place, other in enumerate(_best(values, best), 1)),
         kept,

@@ -123,10 +123,8 @@ def changed(kind, old, value, amount, fade):
         return old + amount
     if kind == BAN:
         return -math.inf
-    if kind == FREQUENCY:
-        return old - value * amount
-    if kind == PRESENCE:
-        return old - value * fade
+    if kind in (FREQUENCY, PRESENCE):  # a masked token stays masked, whatever the value
+        return old if old == -math.inf else old - value * (amount if kind == FREQUENCY else fade)
     new = old / value if old > 0 else old * value
     if fade == 1.0 or old == -math.inf:
         return new

@@ -22,7 +22,7 @@ import numpy as np
 
 from nalar.kernels.blocks import block
 from nalar.kernels.compiled import entry, inner
-from nalar.kernels.cut import become_list, list_minp, list_top, list_topk, list_topp, row_minp, row_topk, row_topp
+from nalar.kernels.cut import SMALL, become_list, everything, list_minp, list_top, list_topk, list_topp, row_minp, row_topk, row_topp
 from nalar.kernels.draw import draw_list, draw_row
 from nalar.kernels.edits import (
     BAN,
@@ -272,6 +272,11 @@ def go(f):
 
 @inner
 def finish(f):
+    if get(f, STATE) == DENSE and get(f, SIZE) <= SMALL:  # as cheap, and exact
+        status = OK if get(f, SCANNED) else maxima(f)
+        if status != OK:
+            return status
+        everything(f)
     if get(f, STATE) == LIST:
         status = OK if get(f, DRAW) == NO_DRAW else draw_list(f)
         return GIVE_UP if status == UNSURE else status
