@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from nalar import kernels
 from nalar.candidates import Candidates
 from nalar.checks import check_ids, check_number
-from nalar.distribution import Distribution
+from nalar.distribution import Distribution, Draw
+from nalar.encoding import UNKNOWN, Encoded, encode, encode_head
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.history import History, States, check_history
+from nalar.fast import fast_draw, fast_head, fast_law
+from nalar.history import NO_STATES, History, States, check_history
 from nalar.keys import Key, check_key
 from nalar.params import SamplingParams
 from nalar.rows import FloatRow, as_row
@@ -57,6 +60,8 @@ class Chain:
     """
 
     stages: tuple[Stage, ...]
+    _encoded: Encoded | None = field(init=False, repr=False, compare=False, hash=False)  # made at the first draw
+    _head: tuple[Encoded, int] | None = field(init=False, repr=False, compare=False, hash=False)  # of a chain that has no table whole
 
     ORDER: ClassVar[tuple[str, ...]] = (
         "allow", "ban", "min_tokens", "bias", "repetition", "frequency", "presence", "temperature", "top_k", "top_p", "min_p",
@@ -64,6 +69,8 @@ class Chain:
 
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         object.__setattr__(self, "stages", _check_stages(stages))
+        object.__setattr__(self, "_encoded", UNKNOWN)
+        object.__setattr__(self, "_head", None)
 
     @classmethod
     def from_params(cls, params: SamplingParams, ends: Iterable[int] = ()) -> Chain:
@@ -109,20 +116,60 @@ class Chain:
 
     def evaluate(self, row: FloatRow, history: History, key: Key | None = None) -> Evaluation:
         """The law, and what the stages with memory will observe."""
+        law = self._fast_law(row, history)
+        if law is not None:
+            return Evaluation(self, law, NO_STATES, ())
+        head = self._head
+        if head is not None and kernels.enabled():
+            table, stop = head
+            left = fast_head(table.at(history, row.size) if table.listed else table, row, history)
+            if left is not None:
+                return self._finish(left, stop, row, history, key, self.states(history, row.size))
+        return self.evaluate_by_apply(row, history, key)
+
+    def evaluate_by_apply(self, row: FloatRow, history: History, key: Key | None = None) -> Evaluation:
+        """``evaluate`` by the stages' own ``apply``, whatever the kernels could do."""
         states = self.states(history, row.size)
-        last = Candidates.from_row(row)
-        inputs: list[Candidates | None] = []
-        for step in self.steps(last, history, key, states):
+        return self._finish(Candidates.from_row(row), 0, row, history, key, states)
+
+    def _finish(self, last: Candidates, start: int, row: FloatRow, history: History, key: Key | None, states: States) -> Evaluation:
+        """Apply the stages from ``start`` on to ``last``."""
+        inputs: list[Candidates | None] = [None] * start
+        for step in self._steps(last, start, row.size, history, key, states):
             inputs.append(step.before if isinstance(step.stage, Memory) else None)
             last = step.after
         return Evaluation(self, Distribution.from_candidates(last), states, tuple(inputs))
 
+    def draw(self, row: FloatRow, history: History, key: Key, draw: Draw) -> tuple[int, float] | None:
+        """The token that ``key`` draws and its log-probability, by the kernels alone; None where ``evaluate`` must see to it."""
+        encoded = self.table(history, row.size)
+        return None if encoded is None else fast_draw(encoded, row, history, key, draw)
+
+    def _fast_law(self, row: FloatRow, history: History) -> Distribution | None:
+        encoded = self.table(history, row.size)
+        return None if encoded is None else fast_law(encoded, row, history)
+
+    def table(self, history: History, vocabulary: int) -> Encoded | None:
+        """This chain as the kernels run it; None where a stage has no operation, or the kernels are off."""
+        encoded = self._encoded
+        if encoded is UNKNOWN:
+            encoded = encode(self.stages)
+            object.__setattr__(self, "_head", encode_head(self.stages) if encoded is None else None)
+            object.__setattr__(self, "_encoded", encoded)
+        if encoded is None or not kernels.enabled():
+            return None
+        return encoded.at(history, vocabulary) if encoded.listed else encoded
+
     def steps(self, whole: Candidates, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
         """Each stage's ``apply`` in turn, from a ``whole`` row's candidates on: what it was given and what it left."""
-        before, vocabulary = whole, whole.ids.size
-        states = self.states(history, vocabulary) if states is None else states
+        states = self.states(history, whole.ids.size) if states is None else states
+        return self._steps(whole, 0, whole.ids.size, history, key, states)
+
+    def _steps(
+        self, before: Candidates, start: int, vocabulary: int, history: History, key: Key | None, states: States
+    ) -> Iterator[Step]:
         key = None if key is None else resolve_key(key, history)
-        for index, stage in enumerate(self.stages):
+        for index, stage in enumerate(self.stages[start:], start):
             context = Context(history, vocabulary, key, index, states.values[index] if states.values else None)
             after = _checked(stage, stage.apply(before, context), vocabulary)
             yield Step(stage, before, after)
@@ -134,7 +181,7 @@ class Chain:
         They come from the history's log; tokens that were given as ids alone are observed without candidates.
         """
         if not any(isinstance(stage, Memory) for stage in self.stages):
-            return States()
+            return NO_STATES
         states, unseen = history.latest_states()
         if states is None or states.stages != self.stages:  # ids alone, or the log of another chain
             start, unseen = History(history.prompt), history.output.tolist()

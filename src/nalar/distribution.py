@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,29 +14,49 @@ from nalar.errors import InvalidType, InvalidValue
 from nalar.history import as_ids
 from nalar.keys import Key, check_key
 
-__all__ = ["DRAWS", "Distribution", "Draw", "check_draw"]
+__all__ = ["DRAWS", "Distribution", "Draw", "Source", "check_draw"]
 
 Draw = Literal["inverse", "race"]
 DRAWS: tuple[Draw, ...] = ("inverse", "race")
+
+
+class Source(Protocol):
+    """What a lazy law is made from: a row that was scanned.  ``logprob`` and ``draw`` may answer None: then the law is worked out."""
+
+    def candidates(self) -> Candidates: ...
+    def logprob(self, token: int) -> float | None: ...
+    def draw(self, key: Key, draw: Draw) -> int | None: ...
+    def check(self) -> None: ...  # raises where the row is no longer there
+    def held(self) -> Source: ...  # the same, borrowing nothing
 
 
 class Distribution:
     """``ids`` int32, ascending, and ``probs`` float64, summing to 1: only tokens that can be drawn.
 
     A chain makes one, and ``from_probs`` one of your own; the constructor itself takes its arrays over and checks nothing.
-    A token whose probability underflows double precision (more than 745 nats below the most likely) is not among them.
+    A token whose probability underflows double precision (more than 745 nats below the most likely) is not among them.  A chain's
+    law is lazy: it keeps what the scan of the row found, and works out ``ids`` and ``probs`` when they are asked for.  Until then
+    it borrows the row; ``hold`` makes it independent.
 
     >>> law = Distribution.from_probs([0.5, 0.0, 0.25, 0.25])
     >>> law.ids.tolist(), law.prob(2), law.prob(1), round(law.entropy(), 4)
     ([0, 2, 3], 0.25, 0.0, 1.0397)
     """
 
-    __slots__ = ("_ids", "_logprobs", "_probs")
+    __slots__ = ("_arrays", "_source")
 
     def __init__(self, ids: TokenIds, probs: Logits, logprobs: Logits) -> None:
         for array in (ids, probs, logprobs):
             array.flags.writeable = False
-        self._ids, self._probs, self._logprobs = ids, probs, logprobs
+        self._arrays: tuple[TokenIds, Logits, Logits] | None = (ids, probs, logprobs)
+        self._source: Source | None = None
+
+    @classmethod
+    def lazy(cls, source: Source) -> Distribution:
+        """The law of ``source``'s candidates, worked out when needed."""
+        law = cls.__new__(cls)
+        law._arrays, law._source = None, source
+        return law
 
     @classmethod
     def from_candidates(cls, candidates: Candidates) -> Distribution:
@@ -68,25 +88,31 @@ class Distribution:
     @property
     def ids(self) -> TokenIds:
         """The tokens that can be drawn, int32 [n], ascending."""
-        return self._ids
+        return self._worked_out()[0]
 
     @property
     def probs(self) -> Logits:
         """Their probabilities, float64 [n], summing to 1."""
-        return self._probs
+        return self._worked_out()[1]
 
     @property
     def logprobs(self) -> Logits:
         """Their natural logarithms, float64 [n], from the logits: exact also where a probability is tiny."""
-        return self._logprobs
+        return self._worked_out()[2]
 
     def prob(self, token: int) -> float:
         """The probability of ``token``; 0.0 when it cannot be drawn."""
+        known = None if self._source is None else self._source.logprob(_token(token))
+        if known is not None:
+            return math.exp(known)
         place = self._place(token)
         return 0.0 if place is None else float(self.probs[place])
 
     def logprob(self, token: int) -> float:
         """The natural logarithm of its probability; −inf when it cannot be drawn."""
+        known = None if self._source is None else self._source.logprob(_token(token))
+        if known is not None:
+            return known
         place = self._place(token)
         return -math.inf if place is None else float(self.logprobs[place])
 
@@ -118,8 +144,12 @@ class Distribution:
         ``race``: the largest log p + Gumbel noise wins; the noise belongs to (key, token id), so two laws that share a key
         tend to the same token.
         """
+        check_draw(draw)
         check_key(key)
-        place = _inverse(self.probs, key) if check_draw(draw) == "inverse" else _race(self.ids, self.logprobs, key)
+        known = None if self._source is None else self._source.draw(key, draw)
+        if known is not None:
+            return known
+        place = _inverse(self.probs, key) if draw == "inverse" else _race(self.ids, self.logprobs, key)
         return int(self.ids[place])
 
     def tv(self, other: Distribution) -> float:
@@ -136,13 +166,24 @@ class Distribution:
 
     def hold(self) -> Distribution:
         """A law that borrows nothing: it stays valid after the logits it came from are gone."""
-        return self
+        return self if self._source is None else Distribution.lazy(self._source.held())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Distribution, (self.ids, self.probs, self.logprobs)  # a lazy law too travels as its values, read-only again on arrival
+        return Distribution, self._worked_out()  # what a lazy law borrows stays in this process
+
+    def _worked_out(self) -> tuple[TokenIds, Logits, Logits]:
+        """The arrays; once they are there the row is no longer needed."""
+        arrays = self._arrays
+        if arrays is None:
+            source = self._source
+            if source is not None:
+                arrays = self._arrays = Distribution.from_candidates(source.candidates())._worked_out()
+            assert arrays is not None
+            self._source = None
+        return arrays
 
     def _place(self, token: int) -> int | None:
-        token = check_integer("token", token, 0, INT32_MAX)
+        token = _token(token)
         place = int(np.searchsorted(self.ids, token))
         return place if place < self.ids.size and self.ids[place] == token else None
 
@@ -150,6 +191,10 @@ class Distribution:
         shown = ", ".join(f"{prob:.4g}" for prob in self.probs[:8])
         more = "" if self.ids.size <= 8 else f", … {self.ids.size} tokens"
         return f"Distribution(ids=[{', '.join(map(str, self.ids[:8]))}{more}], probs=[{shown}{', …' if more else ''}])"
+
+
+def _token(token: Any) -> int:
+    return token if type(token) is int and 0 <= token <= INT32_MAX else check_integer("token", token, 0, INT32_MAX)
 
 
 def check_draw(draw: Any) -> Draw:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nalar.checks import check_integer
 from nalar.errors import InvalidType, InvalidValue
 
-__all__ = ["Counts", "History", "States", "as_ids", "check_history"]
+__all__ = ["NO_STATES", "Counts", "History", "States", "as_ids", "check_history"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -30,6 +30,9 @@ class States:
 
     stages: tuple[Any, ...] = ()
     values: tuple[Any, ...] = ()
+
+
+NO_STATES = States()  # of a chain without memory
 
 
 class Counts:
@@ -56,6 +59,10 @@ class Counts:
     def output(self) -> Int32:
         """How often each occurs in the output."""
         return _read_only(self._columns[2, : self._used])
+
+    def table(self) -> tuple[Int32, int]:
+        """All three columns at once, int32 [3, reserved], and how many places are in use: what a kernel reads."""
+        return self._columns, self._used
 
     def add(self, token: int, column: int) -> None:
         place = self._place.get(token)
@@ -141,7 +148,8 @@ class History:
 
     def append(self, token: int, states: States | None = None) -> None:
         """Add one output token and the states after it."""
-        token = check_integer("token", token, -(2**31), 2**31 - 1)
+        if type(token) is not int or not -(2**31) <= token < 2**31:
+            token = check_integer("token", token, -(2**31), 2**31 - 1)
         if self._length == self._tokens.size:
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
         self._tokens[self._length] = token

@@ -35,6 +35,8 @@ MASK = 0xFFFFFFFF
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
 
+_NEW, _SET = object.__new__, object.__setattr__
+
 Words = npt.NDArray[np.uint64]  # 32-bit words, kept in 64 bits so that a product does not overflow
 
 
@@ -83,7 +85,16 @@ class Key:
 
     def at(self, position: int) -> Key:
         """This key at ``position``."""
-        return replace(self, position=position)
+        if type(position) is not int or not 0 <= position <= MASK:
+            return replace(self, position=position)
+        moved = _NEW(Key)  # all but the position was checked before: this is on every draw's way
+        _SET(moved, "seed", self.seed)
+        _SET(moved, "sequence", self.sequence)
+        _SET(moved, "position", position)
+        _SET(moved, "attempt", self.attempt)
+        _SET(moved, "row", self.row)
+        _SET(moved, "purpose", self.purpose)
+        return moved
 
     def draft(self, index: int) -> Key:
         """The key of draft token ``index`` of the speculative step that starts at ``position``.

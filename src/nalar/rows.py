@@ -21,6 +21,8 @@ FloatRow = npt.NDArray[Any]  # float16, float32 or float64, or uint16 holding bf
 
 def as_row(logits: Any, vocabulary: int | None = None) -> FloatRow:
     """One row of logits as a 1-D view in its own dtype, cut to the first ``vocabulary`` ids."""
+    if type(logits) is np.ndarray and logits.dtype == np.float32 and logits.ndim == 1 and logits.size and vocabulary is None:
+        return logits  # by far the most frequent
     row = _as_array(logits)
     if row.ndim != 1:
         raise InvalidValue(f"logits must be one row, an array of shape [vocabulary], got shape {list(row.shape)}")

@@ -11,7 +11,7 @@ from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Distribution, Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
-from nalar.history import History, States
+from nalar.history import NO_STATES, History, States
 from nalar.keys import STREAM_VERSION, Key, fresh_seed
 from nalar.rows import FloatRow, as_row, split_rows
 from nalar.sampling import Sample, check_chain, draw_sample
@@ -101,8 +101,12 @@ class Sampler:
         """
         row = as_row(logits, self.vocabulary)
         key = self.key if key is None else resolve_key(key, self.history)
+        fast = self.chain.draw(row, self.history, key, self.draw)
+        if logprobs is None and not keep_law and fast is not None:
+            self.history.append(fast[0], NO_STATES)
+            return Sample(fast[0], fast[1], key)
         evaluation = self.chain.evaluate(row, self.history, key)
-        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
+        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law, fast)
         self.history.append(drawn.token, evaluation.after(drawn.token))
         return drawn
 

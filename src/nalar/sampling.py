@@ -13,13 +13,17 @@ import numpy.typing as npt
 from nalar.candidates import log_sum_exp, rank_of
 from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import check_choice, check_integer
-from nalar.distribution import Distribution, Draw
-from nalar.errors import BrokenRow, InvalidType, InvalidValue
+from nalar.distribution import DRAWS, Distribution, Draw, check_draw
+from nalar.errors import BrokenRow, InvalidType, InvalidValue, NalarError
+from nalar.fast_batch import fast_batch, fast_block
 from nalar.history import History, check_history
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, split_rows
 
 __all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "sample", "sample_batch"]
+
+
+EMPTY = History()
 
 
 class TokenLogprob(NamedTuple):
@@ -84,9 +88,13 @@ def sample(
     >>> nalar.sample([0.0, 4.0, 1.0], nalar.Chain.parse("temperature(0)"), nalar.Key(seed=7)).token
     1
     """
-    row, history = as_row(logits, vocabulary), check_history(history)
-    placed = resolve_key(key, history)
-    return draw_sample(row, check_chain(chain).evaluate(row, history, placed), placed, logprobs, draw, keep_law)
+    row = as_row(logits, vocabulary)
+    history = EMPTY if history is None else check_history(history)
+    key = resolve_key(key, history)
+    drawn = check_chain(chain).draw(row, history, key, draw if draw in DRAWS else check_draw(draw))
+    if logprobs is None and not keep_law and drawn is not None:
+        return Sample(drawn[0], drawn[1], key)
+    return draw_sample(row, chain.evaluate(row, history, key), key, logprobs, draw, keep_law, drawn)
 
 
 def sample_batch(
@@ -113,31 +121,43 @@ def sample_batch(
     each_history = [None] * size if histories is None else _one_a_row("histories", histories, size)
     check_choice("errors", errors, ("raise", "return"))
 
+    threads = check_integer("threads", threads, 1)
+    fast = _fast(rows, listed, each_chain, each_key, each_history, draw, threads, vocabulary) if logprobs is None and not keep_law else []
+
     def one(index: int) -> Sample:
         return sample(
             listed[index], each_chain[index], each_key[index], each_history[index],
             logprobs=logprobs, draw=draw, keep_law=keep_law, vocabulary=vocabulary,
         )
 
-    attempts = _spread(one, size, check_integer("threads", threads, 1))
+    attempts: list[tuple[Sample | None, Exception | None]] = [(drawn, None) for drawn in fast] or [(None, None)] * size
+    left = [index for index, (drawn, _) in enumerate(attempts) if drawn is None]
+    for index, attempt in zip(left, _spread(one, left, threads), strict=True):
+        attempts[index] = attempt
     failed = next((error for _, error in attempts if error is not None), None)
     if failed is not None and errors == "raise":
         raise failed
     return Batch(tuple(drawn for drawn, _ in attempts), tuple(error for _, error in attempts))
 
 
-def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool) -> Sample:
-    """Draw from an evaluated law and report what was asked for."""
+def draw_sample(
+    row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool,
+    drawn: tuple[int, float] | None = None,
+) -> Sample:
+    """Draw from an evaluated law, unless the kernels have ``drawn`` already, and report what was asked for."""
     law = evaluation.law
-    token = law.draw(key, draw)
+    if drawn is None:
+        token = law.draw(key, draw)
+        drawn = token, law.logprob(token)
+    token, logprob = drawn
     kept = law.hold() if keep_law else None
     if logprobs is None:
-        return Sample(token, law.logprob(token), key, law=kept)
+        return Sample(token, logprob, key, law=kept)
     best = check_integer("logprobs", logprobs, 0, row.size)
     values = as_float64(row)
     total = log_sum_exp(values)
     return Sample(
-        token, law.logprob(token), key, law.rank(token), float(values[token]) - total, rank_of(values, token),
+        token, logprob, key, law.rank(token), float(values[token]) - total, rank_of(values, token),
         _best_of_law(law, best),
         best_tokens(values, total, best),
         kept,
@@ -173,8 +193,38 @@ def _one_a_row(name: str, given: Any, size: int) -> list[Any]:
     return list(given)
 
 
-def _spread(one: Callable[[int], Sample], size: int, threads: int) -> list[tuple[Sample | None, Exception | None]]:
-    """``one`` for each row, in order; a row's exception stays with its row."""
+def _fast(
+    rows: Any, listed: list[Any], chains: list[Chain], keys: list[Key], histories: list[History | None], draw: Draw, threads: int,
+    vocabulary: int | None,
+) -> list[Sample | None]:
+    """The rows that the kernels could draw from; whatever is wrong with the others, ``sample`` will say."""
+    well_typed = (
+        all(isinstance(key, Key) for key in keys) and all(isinstance(chain, Chain) for chain in chains)
+        and all(history is None or isinstance(history, History) for history in histories)
+    )
+    if draw not in DRAWS or not well_typed:
+        return []
+    plain = type(rows) is np.ndarray and rows.dtype.kind == "f" and rows.ndim == 2 and rows.size > 0
+    block = rows if plain and vocabulary is None else None
+    one = chains[0] if chains and all(chain is chains[0] for chain in chains) else None
+    if block is not None and one is not None and not any(histories):
+        drawn = fast_block(block, one, keys, draw, threads)
+    else:
+        known = [history or EMPTY for history in histories]
+        drawn = fast_batch([_row_or_none(row, vocabulary) for row in listed], chains, keys, known, draw, threads)
+    at = [resolve_key(key, history or EMPTY) for key, history in zip(keys, histories, strict=True)]
+    return [None if one is None else Sample(one[0], one[1], key) for one, key in zip(drawn, at, strict=True)]
+
+
+def _row_or_none(row: Any, vocabulary: int | None) -> FloatRow | None:
+    try:
+        return as_row(row, vocabulary)
+    except NalarError:
+        return None
+
+
+def _spread(one: Callable[[int], Sample], places: list[int], threads: int) -> list[tuple[Sample | None, Exception | None]]:
+    """``one`` for each of ``places``, in order; a row's exception stays with its row."""
 
     def attempt(index: int) -> tuple[Sample | None, Exception | None]:
         try:
@@ -185,7 +235,7 @@ def _spread(one: Callable[[int], Sample], size: int, threads: int) -> list[tuple
             error.add_note(f"in row {index}")
             return None, error
 
-    if threads == 1:
-        return [attempt(index) for index in range(size)]
+    if threads == 1 or len(places) < 2:
+        return [attempt(index) for index in places]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(attempt, range(size)))
+        return list(pool.map(attempt, places))
