@@ -223,4 +223,4 @@ def test_the_dtype_does_not_change_the_law(row: list[float]) -> None:
     for dtype in (np.float16, np.float32, ">f4"):
         law = Chain().distribution(np.array(row, dtype))
         assert law.ids.tolist() == expected.ids.tolist()
-        assert law.probs.tolist() == expected.probs.tolist()
+        np.testing.assert_allclose(law.probs, expected.probs, rtol=1e-12)  # a kernel sums in another order than NumPy

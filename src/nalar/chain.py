@@ -101,7 +101,7 @@ class Chain:
         >>> Chain.parse("temperature(0.5)").distribution([0.0, 0.0]).probs.tolist()
         [0.5, 0.5]
         """
-        return self.evaluate(as_row(logits, vocabulary), check_history(history), key).law
+        return self.evaluate(as_row(logits, vocabulary), check_history(history), None if key is None else check_key(key)).law
 
     def candidates(self, logits: Any, history: History | None = None, key: Key | None = None, vocabulary: int | None = None) -> Candidates:
         """What is left after the last stage, as logits: not normalised, masked tokens still there.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nalar import kernels
 from nalar.candidates import Candidates, Logits, Mask, TokenIds, weights
 from nalar.distribution import Distribution, Draw
 from nalar.encoding import TOP_K, Encoded
@@ -145,7 +146,9 @@ class Scanned:
         logits = as_float64(self._row)
         with np.errstate(over="ignore"):
             for divisor in self._divisors:
-                logits /= divisor
+                divided = logits / divisor
+                overflows = not np.isfinite(divided.max())  # then the limit, as Temperature has it
+                logits = np.where(logits == logits.max(), 0.0, -np.inf) if overflows else divided
         ids, values = self._edited
         if self._hidden is not None:
             logits[self._hidden] = -np.inf
@@ -172,7 +175,7 @@ class Scanned:
     def draw(self, key: Key, draw: Draw) -> int | None:
         """By the kernels once more, unless the history went on since."""
         self.check()
-        if self._encoded.historic:
+        if self._encoded.historic or not kernels.enabled():
             return None
         drawn = fast_draw(self._encoded, self._row, History(), key, draw)
         return None if drawn is None else drawn[0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nalar import Chain, Distribution, History, Key, Sampler, sample, sample_batch
+from nalar import Chain, Distribution, History, Key, Sampler, kernels, sample, sample_batch
 from nalar import keys as keys_module
 
 __all__ = ["GREATEST", "LEAST", "LawCase", "check_law", "every_path", "log", "random_words", "uniforms"]
@@ -77,8 +77,11 @@ def log(probs: Any) -> Any:
 
 @contextmanager
 def random_words(word: int) -> Iterator[None]:
-    """Every word that the generator puts out is ``word``: at 0 the least uniform and noise there can be, at 2³² − 1 the greatest."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Every word that the generator puts out is ``word``: at 0 the least uniform and noise there can be, at 2³² − 1 the greatest.
+
+    The kernels have a generator of their own, compiled: what is mocked here is drawn by ``apply``'s path.
+    """
+    with pytest.MonkeyPatch.context() as patch, kernels.use(False):
         patch.setattr(keys_module, "philox", lambda counter, key: (word,) * 4)
         patch.setattr(keys_module, "philox_blocks", lambda first, fourth, key: (np.full(fourth.shape, word, np.uint64),) * 4)
         yield
@@ -86,12 +89,12 @@ def random_words(word: int) -> Iterator[None]:
 
 @contextmanager
 def uniforms(value: float, noise: Mapping[int, float] | None = None) -> Iterator[None]:
-    """Every uniform is ``value``, and so is every token's noise but for the ids in ``noise``."""
+    """Every uniform is ``value``, and so is every token's noise but for the ids in ``noise``; the kernels stand aside."""
 
     def noise_of(key: Key, ids: Any) -> Any:
         return np.array([(noise or {}).get(token, value) for token in np.asarray(ids).tolist()])
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, kernels.use(False):
         patch.setattr(Key, "uniform", lambda key, purpose=None, index=0: value)
         patch.setattr(Key, "noise", noise_of)
         yield

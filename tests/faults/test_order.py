@@ -117,7 +117,7 @@ def test_rule(case: Case) -> None:
     right = laws["distribution"] if candidates is None else Distribution.from_candidates(candidates)
     for law in laws.values():
         assert law.ids.tolist() == right.ids.tolist()
-        assert law.probs.tolist() == right.probs.tolist()
+        np.testing.assert_allclose(law.probs, right.probs, rtol=1e-12)  # a kernel sums in another order than NumPy
     assert case.row.tobytes() == before
     assert Chain.parse(str(case.chain)) == case.chain
     names = [stage.name for stage in Chain.from_params(SamplingParams(

@@ -180,7 +180,17 @@ def temperature(f, value):
         put_float(f, DIVISOR + get(f, DIVISORS), value)
         put(f, DIVISORS, get(f, DIVISORS) + 1)
         return divide(get(f, TABLE_VALUES), get(f, TABLE), value)
-    return divide(get(f, VALUES), get(f, COUNT), value)
+    status = divide(get(f, VALUES), get(f, COUNT), value)
+    return GIVE_UP if status == OK and all_gone(get(f, VALUES), get(f, COUNT)) else status
+
+
+@inner
+def all_gone(values, n):
+    """Whether even the greatest quotient underflowed to −inf: the limit of such a temperature is ``apply``'s to find."""
+    for j in range(n):
+        if get64(values, j) > -math.inf:
+            return False
+    return True
 
 
 @inner
