@@ -13,8 +13,11 @@ from nalar.errors import InvalidValue
 from nalar.history import History, States
 from nalar.keys import Key, fresh_seed
 from nalar.rows import FloatRow, as_row, as_rows
-from nalar.sampling import Sample, check_chain, draw_sample
+from nalar.sampling import Sample, check_chain, draw_sample, report
+from nalar.speculative.lossy import Lossy
+from nalar.speculative.proposal import Proposal
 from nalar.speculative.verdict import Verdict
+from nalar.speculative.verifier import RuleLike, check_proposal, decide, describe
 
 __all__ = ["Sampler", "Snapshot", "Window"]
 
@@ -55,6 +58,7 @@ class Snapshot:
     log: tuple[tuple[int, States | None], ...]
     draw: Draw
     vocabulary: int | None
+    spent: float = 0.0
 
 
 class Sampler:
@@ -77,6 +81,7 @@ class Sampler:
         self.history = History(prompt, output)
         self.draw = check_draw(draw)
         self.vocabulary = None if vocabulary is None else check_integer("vocabulary", vocabulary, 1, INT32_MAX)
+        self.spent = 0.0  # total variation that lossy rules have cost so far; 0 under exact rules
         self._key = Key(fresh_seed() if seed is None else seed, sequence)
 
     @property
@@ -98,25 +103,36 @@ class Sampler:
         self.history.append(drawn.token, evaluation.after(drawn.token))
         return drawn
 
-    def step(self, rows: Any, *, logprobs: int | None = None) -> Verdict:
-        """Draw from ``rows`` [1, vocabulary], commit, and return the Verdict."""
-        listed = as_rows(rows, self.vocabulary)
-        if len(listed) != 1:
-            raise InvalidValue(f"rows must hold 1 row, one more than the 0 draft tokens, got {len(listed)}")
-        return Verdict(0, (self.sample(listed[0], logprobs=logprobs),))
+    def step(self, rows: Any, proposal: Proposal | None = None, rule: RuleLike = None, *, logprobs: int | None = None) -> Verdict:
+        """Verify ``proposal`` against ``rows`` [k + 1, vocabulary], commit what is emitted, and return the Verdict.
+
+        Row i follows the first i draft tokens, and its law sees them: penalties, counts, constraints, your own stages.  Without a
+        proposal there is one row and one draw.  ``rule``: see ``nalar.verify``; a lossy rule's budget is counted over this sampler's
+        whole life (``spent``).  After an error nothing is committed.
+
+        >>> sampler = Sampler(Chain.parse("temperature(0)"), seed=7)
+        >>> verdict = sampler.step([[0.0, 4.0], [3.0, 0.0], [0.0, 1.0]], Proposal.point([1, 1]))
+        >>> verdict.accepted, verdict.tokens, sampler.history.output.tolist()
+        (1, (1, 0), [1, 0])
+        """
+        draft = check_proposal(Proposal.point(()) if proposal is None else proposal)
+        listed = self._rows(rows, draft.tokens)
+        key, rule = self.key, rule.after(self.spent) if isinstance(rule, Lossy) else rule
+        window = self._window(listed, draft.tokens, possible=True)
+        decision, chosen = decide(window.laws, draft, key, rule, self.draw)
+
+        def told(place: int, token: int, drawn: Key) -> Sample:
+            return report(listed[place], window[place], token, drawn, logprobs)
+
+        verdict = describe(decision, chosen, draft, key, told)
+        self.commit(verdict.tokens, window)
+        self.spent += verdict.cost
+        return verdict
 
     def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
         """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
-        listed = as_rows(rows, self.vocabulary)
-        tokens = tuple(check_integer("a draft token", token, 0, listed[0].size - 1) for token in draft) if listed else tuple(draft)
-        if len(listed) != len(tokens) + 1:
-            raise InvalidValue(f"rows must hold {len(tokens) + 1} rows, one more than the {len(tokens)} draft tokens, got {len(listed)}")
-        start = self.history.position
-        try:
-            evaluations, states = self._along(listed, tokens)
-        finally:
-            self.history.rollback(self.history.position - start)
-        return Window(tokens, evaluations, states, self.history.revision)
+        tokens = tuple(draft)
+        return self._window(self._rows(rows, tokens), tuple(check_integer("a draft token", token, 0) for token in tokens))
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
@@ -148,26 +164,49 @@ class Sampler:
         """This sampler as a value; ``Sampler.restore`` goes on from it as if nothing had happened."""
         key, history = self._key, self.history
         prompt, log = tuple(history.prompt.tolist()), tuple(history.log())
-        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary)
+        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary, self.spent)
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
         """The sampler that ``snapshot`` was taken of."""
         sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
-        sampler._key = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt)
+        sampler._key, sampler.spent = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt), snapshot.spent
         for token, states in snapshot.log:
             sampler.history.append(token, states)
         return sampler
 
-    def _along(self, rows: list[FloatRow], draft: tuple[int, ...]) -> tuple[tuple[Evaluation, ...], tuple[States, ...]]:
+    def _rows(self, rows: Any, draft: Sequence[int]) -> list[FloatRow]:
+        """One row more than draft tokens, all of which are in the vocabulary."""
+        listed = as_rows(rows, self.vocabulary)
+        if len(listed) != len(draft) + 1:
+            plural = "s" if draft else ""
+            raise InvalidValue(f"rows must hold {len(draft) + 1} row{plural}, one more than the {len(draft)} draft tokens, got {len(listed)}")
+        for token in draft:
+            check_integer("a draft token", token, 0, listed[0].size - 1)
+        return listed
+
+    def _window(self, rows: list[FloatRow], draft: tuple[int, ...], *, possible: bool = False) -> Window:
+        """The laws along ``draft``; with ``possible`` only as far as the target can go, so that no stage meets an impossible past."""
+        start, revision = self.history.position, self.history.revision
+        try:
+            evaluations, states = self._along(rows, draft, possible)
+        finally:
+            self.history.rollback(self.history.position - start)
+            self.history.revision = revision  # it is as it was, so earlier windows are still good
+        return Window(draft, evaluations, states, self.history.revision)
+
+    def _along(
+        self, rows: list[FloatRow], draft: tuple[int, ...], possible: bool
+    ) -> tuple[tuple[Evaluation, ...], tuple[States, ...]]:
         evaluations: list[Evaluation] = []
         states: list[States] = []
         for index, row in enumerate(rows):
             evaluation = self.chain.evaluate(row, self.history, self.key)
             evaluations.append(evaluation)
-            if index < len(draft):
-                states.append(_after(evaluation, draft[index]))
-                self.history.append(draft[index], states[-1])
+            if index == len(draft) or (possible and not evaluation.law.prob(draft[index]) > 0):
+                break
+            states.append(_after(evaluation, draft[index]))
+            self.history.append(draft[index], states[-1])
         return tuple(evaluations), tuple(states)
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
@@ -180,6 +219,7 @@ class Sampler:
     def _twin(self, key: Key, history: History) -> Sampler:
         twin = Sampler.__new__(Sampler)
         twin.chain, twin.draw, twin.vocabulary, twin._key, twin.history = self.chain, self.draw, self.vocabulary, key, history
+        twin.spent = self.spent
         return twin
 
 

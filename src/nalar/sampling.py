@@ -19,7 +19,7 @@ from nalar.history import History
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, as_rows
 
-__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "sample", "sample_batch"]
+__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "report", "sample", "sample_batch"]
 
 
 class TokenLogprob(NamedTuple):
@@ -126,8 +126,11 @@ def sample_batch(
 
 def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int | None, draw: Draw, keep_law: bool) -> Sample:
     """Draw from an evaluated law and report what was asked for."""
-    law = evaluation.law
-    token = law.draw(key, draw)
+    return report(row, evaluation.law, evaluation.law.draw(key, draw), key, logprobs, keep_law)
+
+
+def report(row: FloatRow, law: Distribution, token: int, key: Key, logprobs: int | None, keep_law: bool = False) -> Sample:
+    """What was asked for about ``token``, however it was drawn."""
     kept = law if keep_law else None
     if logprobs is None:
         return Sample(token, law.logprob(token), key, law=kept)

@@ -18,7 +18,7 @@ from nalar.candidates import Logits, TokenIds
 from nalar.distribution import Distribution, Draw
 from nalar.keys import Key
 
-__all__ = ["Law", "Number", "Sparse", "Table"]
+__all__ = ["Law", "Number", "Sparse", "Table", "weights_at"]
 
 Number = Any  # Fraction, float, …: whatever can be added, multiplied, divided and compared
 Array = npt.NDArray[Any]
@@ -123,7 +123,7 @@ class Sparse:
     def over(self, other: Law, scale: Number = 1, other_scale: Number = 1, without: Collection[int] = ()) -> Sparse:
         """[scale · this − other_scale · other]⁺, outside ``without``."""
         ids, weights = self.arrays()
-        left = scale * weights - other_scale * _on(other, ids)
+        left = scale * weights - other_scale * weights_at(other, ids)
         keep = left > 0
         if without:
             keep &= ~np.isin(ids, np.fromiter(without, np.int32, len(without)))
@@ -150,7 +150,7 @@ class Sparse:
         return int(ids[min(place, ids.size - 1)])
 
 
-def _on(law: Law, ids: TokenIds) -> Array:
+def weights_at(law: Law, ids: TokenIds) -> Array:
     """The weights that ``law`` gives to ``ids``, 0 where it has none."""
     own, weights = law.arrays()
     if own.size == ids.size and np.array_equal(own, ids):

@@ -75,7 +75,7 @@ def tree(target: Sequence[Law], drafts: Branches, random: Randomness) -> Branch:
 
     With only the sampled child it is ``block``; with only D it accepts as often as ``follow``.  Any order of the children is exact that
     depends on nothing below them; the largest share goes first.  On small models E[accepted] is the optimum of the linear
-    program or within 4 % of it.
+    program or within 2.2 % of it.
     """
     left = _try(ROOT, 1, target, drafts, random)
     assert left is not None
