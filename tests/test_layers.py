@@ -30,7 +30,7 @@ LAYERS = [
     {"nalar.sampling", "nalar.trace"},
     {"nalar.engines"},
     {"nalar.speculative"},
-    {"nalar.exact"},
+    {"nalar.exact", "nalar.monitor"},
     {"nalar.sampler"},
     {"nalar.sampler_batch"},
     {"nalar.text", "nalar.prefixes", "nalar.feed", "nalar.echo", "nalar.completion", "nalar.reply", "nalar.generate", "nalar.generate_many"},

@@ -24,12 +24,14 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from nalar.keys import Key, Purpose
+from nalar.monitor import Monitor
 from nalar.speculative import rules
 from nalar.speculative.laws import Law, Number, Table
 from nalar.speculative.randomness import address
 
 __all__ = [
-    "Branches", "Branching", "assert_law", "complete", "distance", "drafted", "expected", "generation", "law_of", "one_step", "plain",
+    "Branches", "Branching", "Monitor", "assert_law", "complete", "distance", "drafted", "expected", "generation", "law_of", "one_step",
+    "plain",
 ]
 
 T = TypeVar("T", bound=Hashable)

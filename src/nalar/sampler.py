@@ -180,7 +180,8 @@ class Sampler:
         listed = as_rows(rows, self.vocabulary)
         if len(listed) != len(draft) + 1:
             plural = "s" if draft else ""
-            raise InvalidValue(f"rows must hold {len(draft) + 1} row{plural}, one more than the {len(draft)} draft tokens, got {len(listed)}")
+            wanted = f"rows must hold {len(draft) + 1} row{plural}, one more than the {len(draft)} draft tokens"
+            raise InvalidValue(f"{wanted}, got {len(listed)}")
         for token in draft:
             check_integer("a draft token", token, 0, listed[0].size - 1)
         return listed

@@ -22,9 +22,9 @@ def step_batch(
 ) -> list[Verdict | Exception]:
     """``sampler.step`` for each sequence, independently: the serving form.
 
-    ``rows``: one block [kᵢ + 1, vocabulary] a sequence, or all rows of the batch as one array, in order.  ``proposals``: one a sequence, None for
-    a plain draw.  ``rules``: one for all, or one a sequence.  A sequence whose row or stage fails has its exception in the
-    list and nothing committed, and the others go on; ``errors="raise"`` raises the first of them when all are done.
+    ``rows``: one block [kᵢ + 1, vocabulary] a sequence, or all rows of the batch as one array, in order.  ``proposals``: one a sequence,
+    None for a plain draw.  ``rules``: one for all, or one a sequence.  A sequence whose row or stage fails has its exception in
+    the list and nothing committed, and the others go on; ``errors="raise"`` raises the first of them when all are done.
 
     >>> import nalar
     >>> pair = [nalar.Sampler(nalar.Chain.parse("temperature(0)"), seed=7, sequence=i) for i in range(2)]

@@ -53,7 +53,7 @@ class Lossy:
 
     def after(self, spent: float) -> Self:
         """This rule with ``spent`` taken off its budget."""
-        return self if self.limit is None else replace(self, **{"budget": max(0.0, self.limit - spent)})
+        return self if self.limit is None else replace(self, budget=max(0.0, self.limit - spent))
 
     def __call__(self, target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
         spent: Number = 0

@@ -109,5 +109,6 @@ def _start_of(keys: list[Key]) -> Key | None:
     start = Key(first.seed, first.sequence, first.position, first.attempt)
     wrong = next((i for i, key in enumerate(keys) if key != start.draft(i)), None)
     if wrong is not None:
-        raise InvalidValue(f"samples must be drawn with key.draft(0), key.draft(1), … of one step's start, got {keys[wrong]} for sample {wrong}")
+        wanted = "samples must be drawn with key.draft(0), key.draft(1), … of one step's start"
+        raise InvalidValue(f"{wanted}, got {keys[wrong]} for sample {wrong}")
     return start

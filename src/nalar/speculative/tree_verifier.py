@@ -85,8 +85,9 @@ class TreeVerdict(Verdict):
 def verify_tree(target: Sequence[Distribution], drafts: Tree, key: Key, rule: str | None = None, *, draw: Draw = "inverse") -> TreeVerdict:
     """Decide which path of ``drafts`` stands.
 
-    ``target``: n + 1 Distributions for n nodes; ``target[0]`` at the root, ``target[j + 1]`` after node j.  ``rule``: "tree" (any deterministic
-    children beside one sampled child, the default where a node was sampled) or "follow" (the target's own draws, the default otherwise).
+    ``target``: n + 1 Distributions for n nodes; ``target[0]`` at the root, ``target[j + 1]`` after node j.  ``rule``: "tree" (any
+    deterministic children beside one sampled child, the default where a node was sampled) or "follow" (the target's own draws,
+    the default otherwise).
 
     >>> p = Distribution.from_probs([0.5, 0.3, 0.2])
     >>> verify_tree([p, p, p], Tree([0, 1], parents=[-1, -1]), Key(seed=7, position=0)).tokens

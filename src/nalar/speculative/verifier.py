@@ -29,10 +29,10 @@ def verify(
 ) -> Verdict:
     """Decide how much of ``proposal`` stands: for researchers; a loop calls ``Sampler.step``, which has the right keys and laws.
 
-    ``target``: k + 1 Distributions for k draft tokens, ``target[i]`` after the first i of them (a Window will do).  ``key``: its position is the
-    step's start.  ``rule``: "follow", "token", "block", or a lossy rule by its own name; None is ``follow`` for tokens without laws
-    and ``block`` with laws.  An empty proposal is always one plain draw.  ``draw``: how ``follow`` draws.  ``vocabulary``: how many ids there
-    are; a draft id beyond is an error.
+    ``target``: k + 1 Distributions for k draft tokens, ``target[i]`` after the first i of them (a Window will do).  ``key``: its position
+    is the step's start.  ``rule``: "follow", "token", "block", or a lossy rule by its own name; None is ``follow`` for tokens without
+    laws and ``block`` with laws.  An empty proposal is always one plain draw.  ``draw``: how ``follow`` draws.  ``vocabulary``: how
+    many ids there are; a draft id beyond is an error.
 
     Raises InvalidValue where a draft law gives its own token probability 0, for then it was not drawn from that law.
 
@@ -91,7 +91,7 @@ def check_proposal(proposal: Any) -> Proposal:
         raise InvalidType(f"proposal must be a nalar.Proposal, got {proposal!r}")
     for token, law in zip(proposal.tokens, proposal.laws or (), strict=False):
         if not law.prob(token) > 0:
-            raise InvalidValue(f"a draft law must give its own token a probability above 0, got 0 for token {token}: it was not drawn from it")
+            raise InvalidValue(f"a draft law must give its own token a probability above 0, got 0 for token {token}")
     return proposal
 
 
