@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ class Branches:
         low, high = self._known.get(name, (0, 1))
         parts = [(index, max(low, a), min(high, b)) for index, (a, b) in enumerate(pairwise(bounds)) if max(low, a) < min(high, b)]
         index, left, right = parts[self._answer(len(parts))]
-        self.weight = self.weight * (right - left) / (high - low)
+        self.weight = self.weight * _ratio(right - left, high - low)
         self._known[name] = left, right
         return index
 
@@ -83,7 +84,7 @@ class Branching:
 
     def below(self, part: Number, whole: Number, purpose: Purpose, row: int) -> bool:
         """u · whole < part, for every u."""
-        chance = min(part / whole, 1) if whole > 0 else 1
+        chance = min(_ratio(part, whole), 1) if whole > 0 else 1
         return self.branches.uniform(self.address(self.key, purpose, row), (0, chance, 1)) == 0
 
     def choose(self, law: Law, purpose: Purpose, row: int) -> int:
@@ -92,7 +93,7 @@ class Branching:
         total, reached, bounds = law.total(), 0, [0]
         for weight in weights[:-1]:
             reached = reached + weight
-            bounds.append(reached / total)
+            bounds.append(_ratio(reached, total))
         return int(ids[self.branches.uniform(self.address(self.key, purpose, row), [*bounds, 1])])
 
 
@@ -198,6 +199,11 @@ def assert_law(run: Callable[[Branches], T], law: Mapping[T, Number], tolerance:
         raise AssertionError(
             f"total variation {off} ({float(off):.6f}); most at {worst!r}: {got.get(worst, 0)} instead of {law.get(worst, 0)}"
         )
+
+
+def _ratio(part: Number, whole: Number) -> Number:
+    """part / whole, a Fraction where both are integers."""
+    return Fraction(part, whole) if isinstance(part, int) and isinstance(whole, int) else part / whole
 
 
 def _step(

@@ -15,8 +15,8 @@ costs, so a ``budget``, which no path exceeds, bounds it: a position that would 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,12 @@ Array = npt.NDArray[Any]
 class Lossy:
     """Base of the rules below.  ``budget``: the total variation that may still be spent, ≥ 0; None is no limit."""
 
+    budget: float | None = field(default=None, kw_only=True)
     name: ClassVar[str] = ""
 
-    @property
-    def limit(self) -> float | None:
-        """What may be spent, None without a budget."""
-        budget: float | None = getattr(self, "budget", None)
-        return budget
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            check_number("budget", self.budget, 0)
 
     def kept(self, p: Array, q: Array, law: Law) -> Array:
         """q(x)·a(x) for each x that q can draw: ``p`` and ``q`` are the probabilities there, ``law`` is the target."""
@@ -53,7 +52,7 @@ class Lossy:
 
     def after(self, spent: float) -> Self:
         """This rule with ``spent`` taken off its budget."""
-        return self if self.limit is None else replace(self, budget=max(0.0, self.limit - spent))
+        return self if self.budget is None else replace(self, budget=max(0.0, self.budget - spent))
 
     def __call__(self, target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
         spent: Number = 0
@@ -71,7 +70,7 @@ class Lossy:
         asked = weights_at(p, ids)
         kept = q.like(ids, self.kept(asked, drawn, p))
         cost = self._cost(p, kept)
-        if self.limit is not None and spent + cost > self.limit:
+        if self.budget is not None and spent + cost > self.budget:
             return q.like(ids, np.minimum(asked, drawn)), 0
         return kept, cost
 
@@ -95,12 +94,11 @@ class lenient(Lossy):  # noqa: N801  a rule reads as a name: rule=lenient(0.5)
     """
 
     l: float  # noqa: E741  the paper's letter, and what the design calls it
-    budget: float | None = None
     name: ClassVar[str] = "lenient"
 
     def __post_init__(self) -> None:
         check_number("l", self.l, 0, 1, above=True)
-        _check_budget(self.budget)
+        super().__post_init__()
 
     def kept(self, p: Array, q: Array, law: Law) -> Array:
         """min(q, p/l)."""
@@ -110,7 +108,13 @@ class lenient(Lossy):  # noqa: N801  a rule reads as a name: rule=lenient(0.5)
 
 @dataclass(frozen=True)
 class _Cut(Lossy):
-    """Keeps a drafted token wherever the target gives it at least a threshold, whatever the draft thought of it."""
+    """Keeps a drafted token wherever the target gives it enough, whatever the draft thought of it."""
+
+    recover: Literal["residual", "argmax"] = field(default="residual", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_choice("recover", self.recover, ("residual", "argmax"))
+        super().__post_init__()
 
     def kept(self, p: Array, q: Array, law: Law) -> Array:
         """q where the token passes, 0 elsewhere."""
@@ -122,10 +126,10 @@ class _Cut(Lossy):
 
     def recovered(self, rest: Law, law: Law) -> Law:
         """From what is left of p, or its most likely token with ``recover="argmax"``."""
-        return _best(law) if getattr(self, "recover", "") == "argmax" else remainder(rest, law)
+        return _best(law) if self.recover == "argmax" else remainder(rest, law)
 
     def _cost(self, p: Law, kept: Law) -> Number:
-        if getattr(self, "recover", "") != "argmax":
+        if self.recover != "argmax":
             return kept.over(p).total()
         best, missing = _best(p).arrays()[0][0], 1 - kept.total()
         beside = kept.over(p, without=(int(best),)).total()
@@ -141,15 +145,12 @@ class typical(_Cut):  # noqa: N801
 
     epsilon: float
     delta: float
-    budget: float | None = None
-    recover: str = "residual"
     name: ClassVar[str] = "typical"
 
     def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0)
-        check_choice("recover", self.recover, ("residual", "argmax"))
-        _check_budget(self.budget)
+        super().__post_init__()
 
     def passes(self, p: Array, law: Law) -> npt.NDArray[np.bool_]:
         """p(x) > min(ε, δ·exp(−H))."""
@@ -167,15 +168,12 @@ class relaxed(_Cut):  # noqa: N801
 
     top_n: int
     delta: float
-    budget: float | None = None
-    recover: str = "residual"
     name: ClassVar[str] = "relaxed"
 
     def __post_init__(self) -> None:
         check_integer("top_n", self.top_n, 1)
         check_number("delta", self.delta, 0, 1)
-        check_choice("recover", self.recover, ("residual", "argmax"))
-        _check_budget(self.budget)
+        super().__post_init__()
 
     def passes(self, p: Array, law: Law) -> npt.NDArray[np.bool_]:
         """p(x) ≥ the n-th largest, and ≥ max p − δ, and > 0; ties at the n-th place pass."""
@@ -191,7 +189,3 @@ def _best(law: Law) -> Law:
     place = int(np.argmax(probs))
     return law.like(ids[place : place + 1], probs[place : place + 1] * 0 + 1)
 
-
-def _check_budget(budget: Any) -> None:
-    if budget is not None:
-        check_number("budget", budget, 0)
