@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from fractions import Fraction as F
+from fractions import Fraction as F  # noqa: N817  it is on every other line
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,11 @@ def too_eager(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law]
         scales.append(min(scales[-1] * p.prob(x) / q.prob(x), F(1)))
     if random.below(min(scales[-1] * F(103, 100), 1), 1, "accept", len(tokens) - 1):
         return Decision(len(tokens), random.choose(target[len(tokens)], "recover", len(tokens)))
-    return stop_from_the_end(target, draft, random, scales, lambda left, scale: min(left / (left + 1 - scale) * F(103, 100), F(1)) if left else F(0))
+
+    def eager(left: F, scale: F) -> F:
+        return min(left / (left + 1 - scale) * F(103, 100), F(1)) if left else F(0)
+
+    return stop_from_the_end(target, draft, random, scales, eager)
 
 
 def stop_from_the_end(target: Any, draft: Any, random: Any, scales: list[F], chance: Callable[[F, F], F]) -> Decision:

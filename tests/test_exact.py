@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction as F
+from fractions import Fraction as F  # noqa: N817  it is on every other line
 from typing import Any
 
 import numpy as np
@@ -347,7 +347,7 @@ def test_the_monitor_of_a_sampler_of_ones_own() -> None:
     for position in range(200):
         seen.observe(law, 2 * (law.draw(Key(3, position=position)) // 2))
     assert seen.alarm
-    with pytest.raises(InvalidType, match="law must be a nalar.Distribution"):
+    with pytest.raises(InvalidType, match=r"law must be a nalar\.Distribution"):
         seen.observe([0.5, 0.5], 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="false_alarm must be a number"):
         Monitor(false_alarm=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from fractions import Fraction as F
+from fractions import Fraction as F  # noqa: N817  it is on every other line
 from typing import Any
 
 import pytest

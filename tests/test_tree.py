@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction as F
+from fractions import Fraction as F  # noqa: N817  it is on every other line
 from typing import Any
 
 import numpy as np
@@ -173,7 +173,9 @@ def without(q: dict[int, F], some: tuple[int, ...]) -> dict[int, F]:
     return {x: weight / sum(rest.values()) for x, weight in rest.items()}
 
 
-@pytest.mark.parametrize(("case", "count", "wanted"), [(CASE_A, 1, F(23, 30)), (CASE_A, 2, F(14, 15)), (CASE_B, 1, F(9, 10)), (CASE_B, 2, F(1))])
+@pytest.mark.parametrize(
+    ("case", "count", "wanted"), [(CASE_A, 1, F(23, 30)), (CASE_A, 2, F(14, 15)), (CASE_B, 1, F(9, 10)), (CASE_B, 2, F(1))]
+)
 def test_one_level_reaches_the_optimum(case: tuple[Model, Model], count: int, wanted: F) -> None:
     """The greedy draft of Hu et al. (arXiv 2502.18779): the top tokens, and one drawn from the rest."""
     target, draft = case
@@ -184,15 +186,16 @@ def test_one_level_reaches_the_optimum(case: tuple[Model, Model], count: int, wa
     assert got == wanted == bound
 
 
-SHAPES: list[tuple[str, int, Fixed | None, list[float], list[float]]] = [
-    ("two branches, then chains", 1, None, [1.7289500, 1.6811665, 1.9012223], [1.7439, 1.7033, 1.9423]),
-    ("two levels of two", 2, None, [2.0, 1.8111111, 1.9806878], [2.0, 1.8111, 1.9976]),
-]
-
-
-@pytest.mark.parametrize(("levels", "got", "optimum"), [((0,), SHAPES[0][3], SHAPES[0][4]), ((0, 1), SHAPES[1][3], SHAPES[1][4])])
+@pytest.mark.parametrize(
+    ("levels", "got", "optimum"),
+    [
+        ((0,), [1.7289500, 1.6811665, 1.9012223], [1.7439, 1.7033, 1.9423]),  # two branches, then chains
+        ((1,), [1.5675223, 1.1045455, 1.0880952], [1.5675, 1.1045, 1.0881]),  # a chain, then two branches
+        ((0, 1), [2.0, 1.8111111, 1.9806878], [2.0, 1.8111, 1.9976]),
+    ],
+)
 @pytest.mark.parametrize("case", range(len(MODELS)))
-def test_two_levels_are_within_a_few_percent_of_the_optimum(case: int, levels: tuple[int, ...], got: list[float], optimum: list[float]) -> None:
+def test_two_levels_are_near_the_optimum(case: int, levels: tuple[int, ...], got: list[float], optimum: list[float]) -> None:
     """``levels``: where the top token of the draft stands beside the sampled one.  The optima are the published ones."""
     target, draft = MODELS[case]
     value = float(reached(target, draft, lambda prefix, level: top(draft, 1)(prefix, level) if level in levels else (), 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction as F
+from fractions import Fraction as F  # noqa: N817  it is on every other line
 from typing import Any
 
 import numpy as np
@@ -209,7 +209,7 @@ def test_tiny_and_wide_probabilities() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: verify([P, P], Proposal([7], [Q]), KEY), InvalidValue, "draft law must give its own token a probability above 0, got 0 for token 7"),
+        (lambda: verify([P, P], Proposal([7], [Q]), KEY), InvalidValue, "draft law must give its own token .*, got 0 for token 7"),
         (lambda: verify([P, P], Proposal([7], [Q]), KEY, "follow"), InvalidValue, "draft law must give its own token"),
         (lambda: verify([P], Proposal([3], [Q]), KEY), InvalidValue, "target must hold 2 laws, one more than the 1 draft tokens, got 1"),
         (lambda: verify(P, Proposal([3], [Q]), KEY), InvalidType, "target must be a list of Distributions"),
