@@ -1,6 +1,6 @@
 # The verbs of this house.  Each sets up what it needs in .venv first; a second run starts at once.
 
-DEMO := nalar generate "The lighthouse keeper" --temperature 0.8 --top-k 40 --top-p 0.95 --seed 7 --max-tokens 80
+DEMO := nalar generate "The lighthouse keeper" --temperature 0.8 --top-k 40 --top-p 0.95 --seed 5 --max-tokens 80
 BIN := .venv/bin
 
 help:  ## this list
@@ -19,9 +19,11 @@ test: setup  ## every test but the long ones, in two processes
 test-long: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long --hypothesis-profile=long
 
-docs: setup  ## write the generated pages, then run every example in README, docs and docstrings
+docs: setup  ## write the generated pages and pictures, then run every example in README, docs and docstrings
 	$(BIN)/python scripts/commands_page.py
-	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python scripts/order_page.py
+	$(BIN)/python scripts/pictures.py
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_pages.py tests/test_skeletons.py
 
 bench: setup  ## what a chain's law costs, beside NumPy's max over the same row
 	$(BIN)/python benchmarks/apply.py

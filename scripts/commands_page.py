@@ -23,7 +23,8 @@ def page(group: click.Command, name: str = "nalar") -> str:
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """(path, help) of ``command`` and all below it; the width is fixed so that no terminal changes the page."""
-    context = click.Context(command, parent, info_name=name, terminal_width=100, max_content_width=100)
+    settings = {**command.context_settings, "terminal_width": 100, "max_content_width": 100}
+    context = click.Context(command, parent, info_name=name, **settings)
     yield context.command_path, command.get_help(context).rstrip()
     if isinstance(command, click.Group):
         for child in command.list_commands(context):

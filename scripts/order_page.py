@@ -13,14 +13,14 @@ WHY = {  # stage: its parameter, and why it stands here
     "allow": ("allowed_tokens", "Hard masks come before anything that measures mass: a forbidden token must not use up room in a cut."),
     "ban": ("banned_tokens", "As above."),
     "min_tokens": ("min_tokens", "As above: an end that may not come yet must not use up room either."),
-    "bias": ("logit_bias", "It speaks about the model's own logits, so it comes before they are scaled; repetition then sees the biased logit."),
+    "bias": ("logit_bias", "It speaks about the model's own logits, so it comes before anything scales them."),
     "repetition": ("repetition_penalty", "It scales a logit, so it comes before penalties that subtract and would change what is scaled."),
     "frequency": ("frequency_penalty", "In nats of the model's own logits, so before temperature: a hot reply is not penalised less."),
-    "presence": ("presence_penalty", "As frequency; the two only subtract, so their order does not matter."),
-    "temperature": ("temperature", "After all that speaks about logits, before all that measures mass: cuts see the law that will be drawn from."),
+    "presence": ("presence_penalty", "As frequency; both only subtract, so their order does not matter."),
+    "temperature": ("temperature", "Before all that measures mass: cuts see the probabilities that will be drawn from."),
     "top_k": ("top_k", "First of the cuts, because the cheapest: it leaves few tokens for the others to measure."),
     "top_p": ("top_p", "Of the mass that top-k left."),
-    "min_p": ("min_p", "Last. It compares with the best token, which no cut removes, so its place among the cuts matters least."),
+    "min_p": ("min_p", "Last: it compares with the best token, which no cut removes, so the cuts before it do not change its verdict."),
 }
 
 HEAD = """\
@@ -72,9 +72,9 @@ assert first.tv(last) == 0
 
 ## Other engines
 
-The order gives the same law as transformers' for the parameters both have. There masks come after repetition; that is the same, since
-neither looks at the other's tokens. Two things differ beside the order: transformers keeps every token equal to the k-th, here
-`top_k(k, ties="all")`, and its top-p takes equal tokens in no promised order.
+The order gives the same law as transformers' for the parameters both have. There masks come after repetition; that is the same law,
+since a penalty acts on each logit by itself and a masked one stays masked. Two other things do differ: transformers keeps
+every token equal to the k-th, here `top_k(k, ties="all")`, and its top-p takes equal tokens in no promised order.
 
 Engines do disagree. mlx-lm applies temperature last; vLLM applies min-p first. When you bring settings from another
 engine, write the chain down in that engine's order.
@@ -83,8 +83,11 @@ engine, write the chain down in that engine's order.
 
 def page(order: tuple[str, ...] = Chain.ORDER) -> str:
     """The page; a stage without its reason is an error."""
-    lines = [f"| {at} | `{name}` | `stages.{built_in(name).__name__}` | `{WHY[name][0]}` | {WHY[name][1]} |" for at, name in enumerate(order, 1)]
-    return HEAD + "\n".join(lines) + "\n" + FOOT
+    return HEAD + "".join(line(place, name, *WHY[name]) for place, name in enumerate(order, 1)) + FOOT
+
+
+def line(place: int, name: str, parameter: str, why: str) -> str:
+    return f"| {place} | `{name}` | `stages.{built_in(name).__name__}` | `{parameter}` | {why} |\n"
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Table:
         laws = [raw, *(row.law(chain) for chain in self.chains)]
         most = max(law.prob(token) for token in tokens for law in laws)
         titles = [["as it came"], *map(title_lines, self.chains)]
-        top, lines = 62 + 16 * max(map(len, titles)), textwrap.wrap(self.caption, (len(laws) * COLUMN + LEFT) // 7)
+        top, lines = 62 + 16 * max(map(len, titles)), textwrap.wrap(self.caption, (len(laws) * COLUMN + LEFT - 24) // 8)
         width, bottom = LEFT + len(laws) * COLUMN + 8, top + len(tokens) * LINE_HEIGHT + 6
         height = bottom + 48 + 18 * len(lines)
         parts = [text(16, 28, f"“{row.prompt} …”", 15, INK, weight=600)]
@@ -209,7 +209,7 @@ def pictures() -> dict[str, str]:
         ),
         "cuts.svg": Curves(
             ("indonesia", "cat"), ("top_k(40)", "top_p(0.9)", "min_p(0.05)"),
-            "How many tokens each cut leaves where the model is sure and where it is not. A cut keeps the tokens on the left of its line.",
+            "How many tokens each cut leaves where the model is sure, and where it is not. It keeps those left of its line.",
         ),
         "penalties.svg": Table(
             "cat", ("repetition(1.2)", 'frequency(1.0, scope="all")', 'presence(1.0, scope="all")'),

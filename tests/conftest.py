@@ -20,7 +20,7 @@ def smollm2() -> Iterator[Any]:
     import nalar
 
     try:
-        model = nalar.load("smollm2")
+        model = nalar.load("smollm2", threads=1)  # more would compete with the other workers
     except nalar.NalarError as error:
         pytest.fail(f"the bundled model did not load ({error}); `make setup` installs it", pytrace=False)
     yield model

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 Items = list[tuple[int, float]]
 
 CLOSE = 1e-12
@@ -175,6 +177,13 @@ EDITS: dict[str, Any] = {
     "Temperature": temperature, "Repetition": repetition, "Frequency": frequency, "Presence": presence,
     "Bias": bias, "Allow": allow, "Ban": ban, "MinTokens": min_tokens,
 }  # fmt: skip
+
+
+def assert_law(law: Any, expected: dict[int, float]) -> None:
+    """Same tokens and probabilities within 1e-12 relative; at the edge of underflow a token may be in or out."""
+    assert {token for token, prob in expected.items() if prob > 1e-300} <= set(law.ids.tolist())
+    for token, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=True):
+        assert prob == pytest.approx(expected.get(token, 0.0), rel=1e-11, abs=1e-300), token
 
 
 class Compensated:

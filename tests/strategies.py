@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ Row = npt.NDArray[Any]
 
 BIG = 300_000
 DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
+BUILT_IN_KINDS: list[type[Any]] = [Temperature, TopK, TopP, MinP, Repetition, Frequency, Presence, Bias, Allow, Ban, MinTokens]
 INT32 = st.sampled_from([-(2**31), -2, -1, 2**31 - 1])
 
 
@@ -74,7 +76,7 @@ class Remembers(Stage):
     strength: float = 0.1
 
     def initial(self, context: Context) -> tuple[float, int]:
-        return 0.0, context.history.position
+        return float(len(context.history) % 5), context.history.position
 
     def observe(self, state: tuple[float, int], token: int, candidates: Candidates | None) -> tuple[float, int]:
         seen = -1.0 if candidates is None else float(candidates.logits[np.isfinite(candidates.logits)].sum())
@@ -139,25 +141,42 @@ def temperatures() -> SearchStrategy[Stage]:
     return st.builds(Temperature, st.sampled_from([0.0, 0.5, 1.0, 2.0, 1e-3, 1e-310, 1e30]) | st.floats(0.01, 100))
 
 
-def truncations(size: int) -> SearchStrategy[Stage]:
-    probabilities = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]) | st.floats(0, 1)
-    ties = st.sampled_from(["first", "all"])
-    masses = st.sampled_from(["renormalised", "original"])
-    top_p = st.builds(TopP, probabilities, st.booleans(), st.sampled_from(["stop", "continue"]), ties, masses)
-    return st.one_of(st.builds(TopK, st.integers(0, size + 2), ties), top_p, st.builds(MinP, probabilities, st.booleans()))
+def probabilities() -> SearchStrategy[float]:
+    return st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]) | st.floats(0, 1)
 
 
-def constraints(size: int) -> SearchStrategy[Stage]:
+def top_ps() -> SearchStrategy[Stage]:
+    equality, ties, masses = (st.sampled_from(pair) for pair in (("stop", "continue"), ("first", "all"), ("renormalised", "original")))
+    return st.builds(TopP, probabilities(), st.booleans(), equality, ties, masses)
+
+
+def one_kind(kind: type[Stage], size: int) -> SearchStrategy[Stage]:
+    """Stages of one built-in kind with random fields, for a vocabulary of ``size``."""
     ids = st.integers(0, size - 1)
     few = st.lists(ids, max_size=max(1, size // 4))
     many = st.lists(ids, min_size=(size + 1) // 2, max_size=size, unique=True)
-    biases = st.builds(Bias, st.dictionaries(ids, numbers(-20, 20) | st.just(-np.inf), max_size=5))
-    return st.one_of(biases, st.builds(Allow, many), st.builds(Ban, few), st.builds(MinTokens, st.integers(0, 6), few))
+    strategies: dict[type[Any], Callable[[], SearchStrategy[Any]]] = {
+        Temperature: temperatures,
+        TopK: lambda: st.builds(TopK, st.integers(0, size + 2), st.sampled_from(["first", "all"])),
+        TopP: top_ps,
+        MinP: lambda: st.builds(MinP, probabilities(), st.booleans()),
+        Repetition: lambda: penalties(Repetition),
+        Frequency: lambda: penalties(Frequency),
+        Presence: lambda: penalties(Presence),
+        Bias: lambda: st.builds(Bias, st.dictionaries(ids, numbers(-20, 20) | st.just(-np.inf), max_size=5)),
+        Allow: lambda: st.builds(Allow, many),
+        Ban: lambda: st.builds(Ban, few),
+        MinTokens: lambda: st.builds(MinTokens, st.integers(0, 6), few),
+    }
+    return strategies[kind]()
+
+
+def truncations(size: int) -> SearchStrategy[Stage]:
+    return st.sampled_from([TopK, TopP, MinP]).flatmap(lambda kind: one_kind(kind, size))
 
 
 def built_in_stages(size: int) -> SearchStrategy[Stage]:
-    some_penalty = st.sampled_from([Repetition, Frequency, Presence]).flatmap(penalties)
-    return st.one_of(temperatures(), truncations(size), some_penalty, constraints(size))
+    return st.sampled_from(BUILT_IN_KINDS).flatmap(lambda kind: one_kind(kind, size))
 
 
 def stage_lists(size: int, most: int = 4) -> SearchStrategy[tuple[Stage, ...]]:

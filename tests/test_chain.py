@@ -7,6 +7,7 @@ import math
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def test_from_params_follows_the_order_and_drops_what_is_neutral(names: set[str]
 @pytest.mark.parametrize(
     "fields",
     [
-        {"temperature": 1}, {"top_k": -1}, {"top_k": None}, {"top_p": 1}, {"min_p": 0}, {"repetition_penalty": 1}, {"frequency_penalty": -0.0},
+        {"temperature": 1}, {"top_k": -1}, {"top_k": None}, {"top_p": 1}, {"min_p": 0}, {"repetition_penalty": 1},
+        {"frequency_penalty": -0.0},
         {"logit_bias": {}}, {"allowed_tokens": None}, {"banned_tokens": []}, {"min_tokens": 0}, {"stop": "x", "stop_tokens": [4]},
     ],
 )
@@ -56,7 +58,8 @@ def test_a_neutral_value_leaves_no_stage(fields: dict[str, Any]) -> None:
     ("fields", "stage"),
     [
         ({"temperature": 0}, Temperature(0)), ({"top_p": 0.0}, TopP(0)), ({"min_p": 1}, MinP(1)), ({"allowed_tokens": []}, Allow([])),
-        ({"logit_bias": {0: 0.0}}, Bias({0: 0.0})), ({"presence_penalty": 5e-324}, Presence(5e-324)), ({"repetition_penalty": 0.5}, Repetition(0.5)),
+        ({"logit_bias": {0: 0.0}}, Bias({0: 0.0})), ({"presence_penalty": 5e-324}, Presence(5e-324)),
+        ({"repetition_penalty": 0.5}, Repetition(0.5)),
     ],
 )
 def test_zero_and_empty_are_not_taken_for_absent(fields: dict[str, Any], stage: Stage) -> None:
@@ -79,13 +82,13 @@ def test_min_tokens_masks_whatever_could_end_the_reply(fields: dict[str, Any], e
 
 
 def test_min_tokens_without_ends_is_an_error_and_not_a_silent_nothing() -> None:
-    with pytest.raises(InvalidValue, match="min_tokens needs ends.* got min_tokens=4"):
+    with pytest.raises(InvalidValue, match=r"min_tokens needs ends.* got min_tokens=4"):
         Chain.from_params(SamplingParams(min_tokens=4))
 
 
 @pytest.mark.parametrize("params", [{"top_k": 4}, None, "top_k(4)"])
 def test_from_params_takes_parameters_only(params: Any) -> None:
-    with pytest.raises(InvalidType, match="params must be a nalar.SamplingParams"):
+    with pytest.raises(InvalidType, match=r"params must be a nalar\.SamplingParams"):
         Chain.from_params(params)
 
 
@@ -121,7 +124,7 @@ def test_a_chain_equals_its_stages_by_hand() -> None:
     chain = Chain([Presence(1.0), Temperature(0.5), TopK(3), MinP(0.2)])
     steps = list(chain.steps(as_row(row), History(output=[0])))
     assert [step.stage for step in steps] == list(chain)
-    assert all(before.after is after.before for before, after in zip(steps, steps[1:], strict=False))
+    assert all(before.after is after.before for before, after in pairwise(steps))
     assert [step.after.logits.tolist() for step in steps] == [
         [1.0, 1.0, 0.5, 0.0, -1.0], [2.0, 2.0, 1.0, 0.0, -2.0], [2.0, 2.0, 1.0], [2.0, 2.0, 1.0],  # exp(−1) = 0.37 ≥ 0.2
     ]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalar.engines.chat import Chat, check_messages
+from nalar.engines.chat import TEMPLATE_ROLES, Chat
+from nalar.engines.messages import check_messages
 from nalar.errors import EngineError, InvalidType, InvalidValue, NalarError
 
 CONTROLS = ["<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]", "[/INST]", "<|e|>"]
@@ -133,11 +134,11 @@ class TestMessages:
     ])
     def test_each_mistake_names_its_place(self, messages, error, text):
         with pytest.raises(error, match=text) as caught:
-            check_messages(messages)
+            check_messages(messages, TEMPLATE_ROLES)
         assert isinstance(caught.value, NalarError)
 
     def test_a_tuple_of_any_mappings_will_do(self):
         from types import MappingProxyType
 
         message = MappingProxyType({"role": "tool", "content": ""})
-        assert check_messages((message,)) == [{"role": "tool", "content": ""}]
+        assert check_messages((message,), TEMPLATE_ROLES) == [{"role": "tool", "content": ""}]

@@ -36,12 +36,19 @@ def blocks(path: Path) -> Iterator[Block]:
 
 def pages(kind: str) -> list[Any]:
     """The pages that have a block of ``kind``, as test parameters."""
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if any(b.kind == kind for b in blocks(page))]
+    shown = [page for page in PAGES if any(block.kind == kind for block in blocks(page))]
+    return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks(page)) for page in shown]
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    """A page that loads the real model runs where the other tests of it run."""
+    return [pytest.mark.xdist_group("smollm2")] if 'load("smollm2"' in page.read_text() else []
 
 
 @pytest.mark.parametrize("page", pages("python"))
-def test_python_on_pages_runs(page: Path) -> None:
+def test_python_on_pages_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run in order in one namespace, as a reader would type them."""
+    monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.kind != "python":

@@ -109,7 +109,7 @@ def test_any_int32_is_a_token() -> None:
 COLLECTIONS = [np.array([3, 1], ">i8"), np.array([3, 1], np.uint8), (3, 1), range(3, 0, -2), iter([3, 1]), {3: 0, 1: 0}]
 
 
-@pytest.mark.parametrize("tokens", COLLECTIONS, ids=repr)
+@pytest.mark.parametrize("tokens", COLLECTIONS, ids=lambda tokens: type(tokens).__name__)
 def test_every_collection_of_whole_numbers_is_taken(tokens: Any) -> None:
     assert History(prompt=tokens).prompt.tolist() == [3, 1]
 

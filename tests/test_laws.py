@@ -31,7 +31,18 @@ from nalar.stages import (
     TopK,
     TopP,
 )  # fmt: skip
-from strategies import BIG, Case, Remembers, big_cases, big_row, cases, keys, rows, stage_lists, temperatures, truncations
+from strategies import (
+    BIG,
+    Case,
+    Remembers,
+    big_row,
+    cases,
+    keys,
+    rows,
+    stage_lists,
+    temperatures,
+    truncations,
+)
 
 FEW = settings(max_examples=5)
 NEUTRAL = [
@@ -55,42 +66,8 @@ def same(law: Distribution, other: Distribution) -> bool:
     return all(np.array_equal(getattr(law, name), getattr(other, name)) for name in ("ids", "probs", "logprobs"))
 
 
-def assert_law(law: Distribution, expected: dict[int, float]) -> None:
-    """Same tokens and probabilities within 1e-12 relative; at the edge of underflow a token may be in or out."""
-    assert {token for token, prob in expected.items() if prob > 1e-300} <= set(law.ids.tolist())
-    for token, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=True):
-        assert prob == pytest.approx(expected.get(token, 0.0), rel=1e-11, abs=1e-300), token
-
-
-@settings(max_examples=300)
-@given(cases())
-def test_the_law_is_the_formulas_of_its_stages(case: Case) -> None:
-    try:
-        expected = reference.law(case.stages, case.row.astype(np.float64).tolist(), case.prompt, case.output)
-    except reference.Ambiguous:
-        assume(False)
-    except reference.Emptied as emptied:
-        name = next(stage.name for stage in case.stages if type(stage).__name__ == str(emptied))
-        with pytest.raises(BrokenRow, match=f"^{name} left no token to draw"):
-            case.chain.distribution(case.row, case.history)
-        return
-    assert_law(case.chain.distribution(case.row, case.history), expected)
-
-
-@settings(max_examples=4)
-@given(big_cases())
-def test_the_law_of_a_big_vocabulary_is_the_formulas_of_its_stages(case: Case) -> None:
-    try:
-        expected = reference.law(case.stages, case.row.tolist(), case.prompt, case.output)
-    except reference.Ambiguous:
-        assume(False)
-    law = case.chain.distribution(case.row, case.history)
-    assert law.ids.tolist() == sorted(expected)
-    np.testing.assert_allclose(law.probs, [expected[token] for token in law.ids.tolist()], rtol=1e-11)
-
-
 @pytest.mark.parametrize("neutral", NEUTRAL, ids=str)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(case=cases(), place=st.integers(0, 4))
 def test_neutral_parameters_are_the_identity(neutral: Stage, case: Case, place: int) -> None:
     with_it = (*case.stages[:place], neutral, *case.stages[place:])
@@ -110,6 +87,7 @@ def test_neutral_parameters_build_the_identity() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@settings(max_examples=30)
 @given(batch=st.lists(cases(own=True), min_size=1, max_size=5), draw=st.sampled_from(["inverse", "race"]), data=st.data())
 def test_rows_are_independent_and_a_batch_equals_its_rows_one_by_one(
     threads: int, batch: list[Case], draw: Any, data: st.DataObject
@@ -167,7 +145,7 @@ def has_documented_ties(case: Case) -> bool:
     return False
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(cases(), st.randoms(use_true_random=False))
 def test_permuting_the_vocabulary_permutes_the_law(case: Case, random: Any) -> None:
     law = law_of(case)
@@ -247,7 +225,7 @@ def test_a_chain_equals_its_stages_applied_by_hand(case: Case) -> None:
                 state = stage.observe(state, token, None)
         candidates = stage.apply(candidates, Context(history, case.row.size, key, index, state))
     items = list(zip(candidates.ids.tolist(), candidates.logits.tolist(), strict=True))
-    assert_law(law, reference.softmax(items))
+    reference.assert_law(law, reference.softmax(items))
 
 
 @settings(max_examples=40)
@@ -268,22 +246,6 @@ def test_laws_hold_for_a_big_vocabulary(seed: int, key: Key) -> None:
     batch = nalar.sample_batch([row, row[::-1]], Chain(stages), [key, key], threads=2)
     assert batch.samples[0] == nalar.sample(row, Chain(stages), key)
     assert abs(math.fsum(Chain([]).distribution(row).probs.tolist()) - 1) < 1e-12
-
-
-def test_original_mass_counts_exactly_on_equal_rows() -> None:
-    """Weights 1 and whole sums: the weight before a token is exactly p · total, and the same with or without a cut before."""
-    for size, kept in ((9, 3), (10, 5), (16, 4), (24, 6), (30, 15)):
-        row, cut = np.zeros(size), TopP(kept / size, mass="original")
-        expected = reference.law([TopK(size - 1), cut], row.tolist())
-        assert Chain([TopK(size - 1), cut]).distribution(row).ids.tolist() == list(expected) == list(range(kept))
-
-
-@pytest.mark.parametrize("at_equality", ["stop", "continue"])
-@pytest.mark.parametrize("crossing", [True, False])
-def test_equality_at_the_last_survivor_is_decided_like_any_other(crossing: bool, at_equality: Any) -> None:
-    row, cut = np.log([1, 0.5, 0.25, 0.25]), TopP(0.75, crossing, at_equality, mass="original")
-    expected = reference.law([TopK(2), cut], row.tolist())
-    assert Chain([TopK(2), cut]).distribution(row).ids.tolist() == list(expected)
 
 
 def test_a_constraint_outside_the_vocabulary_is_an_error() -> None:

@@ -387,9 +387,9 @@ class TestGreedyEqualsLlamaCpp:
     def test_five_prompts(self, engine):
         import llama_cpp
 
-        # Its default turns flash attention off, where llama.cpp's own is on whenever it can: that moves logits by 0.5.
-        peer = llama_cpp.Llama(str(find_weights("smollm2")), n_ctx=512, n_batch=63, n_ubatch=63, n_threads=1, n_threads_batch=1,
-                               flash_attn=True, verbose=False)
+        # Its class turns flash attention off, where llama.cpp's own default is on whenever it can: that moves logits by 0.5.
+        same = {"flash_attn": True, "n_batch": 63, "n_ubatch": 63, "n_threads": 1, "n_threads_batch": 1}
+        peer = llama_cpp.Llama(str(find_weights("smollm2")), n_ctx=512, verbose=False, **same)
         try:
             for prompt in self.PROMPTS:
                 expected = peer.create_completion(prompt, max_tokens=16, temperature=0)["choices"][0]["text"]

@@ -10,6 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ UNIT = [0, 1, 0.0, 1.0, 0.5, 5e-324, 1 - 2**-53, np.float32(0.5), np.float16(0.2
 ANY_FINITE = [0, -2, 2.5, 1e308, -1e308, np.float64(-0.5), np.int8(-3)]
 IDS = [(), [], [3, 1], (3, 1, 3), {1, 3}, range(4), np.array([3, 1]), np.array([3], np.uint8), [np.int32(3)], [2**31 - 1], {3: "x"}.keys()]
 GOOD: dict[str, list[Any]] = {
-    "temperature": [0, 0.0, 1, 0.7, 5e-324, 1e300, np.float32(0.5), np.int64(2), Fraction(1, 3), Decimal("0.7")],
+    "temperature": [0, 0.0, 1, 0.7, 5e-324, 1e300, np.float32(0.5), np.int64(2), np.array(0.5), ml_dtypes.bfloat16(2), Fraction(1, 3)],
     "top_k": [0, 1, -1, None, 10**9, np.int32(5), np.uint8(5), np.int64(-1)],
     "top_p": UNIT,
     "min_p": UNIT,

@@ -32,7 +32,9 @@ def logits(row: list[float], stages: Any, history: History) -> list[float]:
     return Chain(stages if isinstance(stages, list) else [stages]).candidates(row, history).logits.tolist()
 
 
-def fades(token: int, prompt: list[int], output: list[int], scope: str, window: int | None, ignore_prefix: int, decay: int | None) -> list[float]:
+def fades(
+    token: int, prompt: list[int], output: list[int], scope: str, window: int | None, ignore_prefix: int, decay: int | None
+) -> list[float]:
     """How much each occurrence of ``token`` counts, oldest first: the words of the stage table, place by place."""
     found = []
     for place, other in enumerate(prompt + output):
@@ -174,7 +176,10 @@ def test_what_engines_do_can_be_written_down(text: str, history: History, logit:
     assert Chain.parse(text).candidates([1.0, 0.0, 0.0, 0.0], history).logits[0] == logit
 
 
-@pytest.mark.parametrize("stage", [Repetition(1.5), Frequency(2.0), Presence(2.0), Frequency(2.0, "all", 5), Repetition(3, decay=2, window=1)])
+OF_EACH_KIND = [Repetition(1.5), Frequency(2.0), Presence(2.0), Frequency(2.0, "all", 5), Repetition(3, decay=2, window=1)]
+
+
+@pytest.mark.parametrize("stage", OF_EACH_KIND)
 def test_ids_outside_the_vocabulary_are_not_penalised(stage: Any) -> None:
     assert logits([1.0, 2.0], stage, History(prompt=[-1, 2, 2**31 - 1], output=[-(2**31), 7])) == [1.0, 2.0]
 
@@ -212,11 +217,15 @@ def test_neutral_values_are_the_identity(row: list[float], prompt: list[int], ou
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Repetition(0), "repetition must be a finite number > 0, got 0"), (lambda: Repetition(-1.5), "repetition must be .* > 0, got -1.5"),
-        (lambda: Frequency(INF), "frequency must be a finite number, got inf"), (lambda: Presence("1"), "presence must .* got '1'"),  # type: ignore[arg-type]
+        (lambda: Repetition(0), "repetition must be a finite number > 0, got 0"),
+        (lambda: Repetition(-1.5), "repetition must be .* > 0, got -1.5"),
+        (lambda: Frequency(INF), "frequency must be a finite number, got inf"),
+        (lambda: Presence("1"), "presence must .* got '1'"),  # type: ignore[arg-type]
         (lambda: Presence(1, "input"), "scope must be one of 'all', 'output', 'prompt', got 'input'"),  # type: ignore[arg-type]
-        (lambda: Presence(1, window=-1), "window must be an integer >= 0, got -1"), (lambda: Presence(1, window=2.0), "window must"),  # type: ignore[arg-type]
-        (lambda: Presence(1, ignore_prefix=-1), "ignore_prefix must"), (lambda: Presence(1, ignore_prefix=None), "ignore_prefix must"),  # type: ignore[arg-type]
+        (lambda: Presence(1, window=-1), "window must be an integer >= 0, got -1"),
+        (lambda: Presence(1, window=2.0), "window must"),  # type: ignore[arg-type]
+        (lambda: Presence(1, ignore_prefix=-1), "ignore_prefix must"),
+        (lambda: Presence(1, ignore_prefix=None), "ignore_prefix must"),  # type: ignore[arg-type]
         (lambda: Presence(1, window=3, decay=0), "decay must be an integer >= 1, got 0"),
     ],
 )

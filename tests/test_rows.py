@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalar import Chain, Key, NalarError, sample, sample_batch
+from nalar import Chain, Key, NalarError, Sampler, sample, sample_batch
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.rows import as_float64, as_row, as_rows
+from nalar.rows import as_float64, as_row, split_rows
 
 INF, NAN = np.inf, np.nan
 VALUES = [0.0, -1.5, 2.0, -INF, 0.25, 1.0]  # exact in every dtype
@@ -190,18 +190,29 @@ def test_a_vocabulary_that_is_no_integer_is_refused(vocabulary: Any) -> None:
 
 def test_rows_come_as_a_table_or_a_list() -> None:
     table = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert [row.tolist() for row in as_rows(table)] == table.tolist()
-    assert all(np.shares_memory(row, table) for row in as_rows(table))
-    ragged = as_rows([np.zeros(2, np.float16), [0.0, 1.0, 2.0]])
-    assert [row.size for row in ragged] == [2, 3]
-    assert [row.size for row in as_rows(table, 2)] == [2, 2]
+    assert [row.tolist() for row in split_rows(table)] == table.tolist()
+    assert all(np.shares_memory(row, table) for row in split_rows(table))
+    ragged = split_rows([np.zeros(2, np.float16), [0.0, 1.0, 2.0]])
+    assert [as_row(row).size for row in ragged] == [2, 3]
     with pytest.raises(InvalidValue, match=r"rows must be .*got shape \[3\]"):
-        as_rows(table[0])
+        split_rows(table[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_way_to_give_rows_takes_every_dtype(dtype: Any) -> None:
+    table, keys = np.array([VALUES, VALUES], dtype), [Key(1), Key(2)]
+    expected = [sample(VALUES, Chain(), key).token for key in keys]
+    for rows in (table, list(table), np.asfortranarray(table)):
+        assert sample_batch(rows, Chain(), keys).tokens.tolist() == expected
+    assert Sampler(Chain(), seed=1).step(table[:1]).token == expected[0]
+    assert Sampler(Chain(), seed=1).step([table[0]]).token == expected[0]
+    laws = Sampler(Chain(), seed=1).distributions(table, [0]).laws
+    assert [law.probs.tolist() for law in laws] == [Chain().distribution(VALUES).probs.tolist()] * 2
 
 
 @pytest.mark.parametrize("row", [[1.7e308, -1.7e308, 0.0], [-1.7e308, -1e308], [1e-320, 0.0]])
 def test_extreme_logits_are_a_law_without_a_warning(row: list[float]) -> None:
-    drawn = sample(np.array(row), Chain(), Key(1), logprobs=1)
+    drawn = sample(np.array(row), Chain(), Key(1), logprobs=len(row))
     shifted = [value - max(row) for value in row]
     assert drawn.token in [token for token, gap in enumerate(shifted) if gap > -746]
 

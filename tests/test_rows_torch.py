@@ -9,7 +9,7 @@ import pytest
 
 from nalar import Chain, Key, Sampler, sample, sample_batch
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.rows import as_float64, as_row, as_rows
+from nalar.rows import as_float64, as_row, split_rows
 
 torch: Any = pytest.importorskip("torch")
 
@@ -39,14 +39,17 @@ def test_strided_tensors_and_rows_of_tables_are_read_in_place(dtype: str) -> Non
     table[1, ::2] = torch.tensor(VALUES, dtype=table.dtype)
     assert as_float64(as_row(table[1, ::2])).tolist() == VALUES
     assert as_float64(as_row(table.t()[::2, 1])).tolist() == VALUES
-    assert [as_float64(row).tolist() for row in as_rows(table)][1][::2] == VALUES
+    assert [as_float64(as_row(row)).tolist() for row in split_rows(table)][1][::2] == VALUES
     alias = as_row(table[1, ::2])
     table[1, 0] = 7.0
     assert as_float64(alias)[0] == 7.0  # borrowed, not copied
 
 
-def test_a_batch_may_be_a_tensor_or_a_list_of_tensors() -> None:
-    table, keys = torch.zeros((2, 5)), [Key(1), Key(2)]
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_batch_may_be_a_tensor_or_a_list_of_tensors(dtype: str) -> None:
+    table, keys = torch.zeros((2, 5), dtype=getattr(torch, dtype)), [Key(1), Key(2)]
+    assert Sampler(Chain(), seed=1).step(table[:1]).token == sample(table[0], Chain(), Key(1)).token
+    assert len(Sampler(Chain(), seed=1).distributions(table, [0])) == 2
     assert sample_batch(table, Chain(), keys).tokens.tolist() == sample_batch(list(table), Chain(), keys).tokens.tolist()
 
 

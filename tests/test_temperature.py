@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_it_never_reorders_and_equals_the_formula(row: list[float], value: float
     scaled = logits(value, row)
     assert scaled == [logit / value for logit in row]
     order = sorted(range(len(row)), key=lambda token: row[token])
-    assert all(scaled[low] <= scaled[high] for low, high in zip(order, order[1:], strict=False))
+    assert all(scaled[low] <= scaled[high] for low, high in pairwise(order))
     top = max(scaled)
     total = math.fsum(math.exp(logit - top) for logit in scaled)
     for token, logit in enumerate(scaled):

@@ -96,6 +96,12 @@ def test_other_spellings_read_the_same(text: str, same: str) -> None:
     assert str(Chain.parse(text)) == same
 
 
+def test_numpy_s_numbers_are_printed_as_plain_ones() -> None:
+    bias = Bias({np.int64(3): np.float64(-INF), 4: np.float32(0.5)})
+    stages = [bias, TopK(np.uint8(2)), TopP(np.float64(0.5)), Presence(np.float32(0.5))]
+    assert str(Chain(stages)) == "bias({3: -inf, 4: 0.5}) | top_k(2) | top_p(0.5) | presence(0.5)"
+
+
 def test_every_built_in_stage_has_its_name() -> None:
     assert list(BUILT_IN) == list(Chain.ORDER)
 
@@ -122,9 +128,9 @@ def test_a_user_s_stage_is_parsed_when_it_is_given() -> None:
     assert str(chain).startswith("my_cut(2, words=[")
     assert Chain.parse(str(chain), stages={"my_cut": MyCut}) == chain
     assert Chain.parse("my_cut(2)", {"my_cut": MyCut}).distribution([0.0] * 5).ids.tolist() == [0, 2, 4]
-    with pytest.raises(ParseError, match="a stage must be one of allow, .*, min_p, got 'my_cut'"):
+    with pytest.raises(ParseError, match=r"a stage must be one of allow, .*, min_p, got 'my_cut'"):
         Chain.parse("my_cut(2)")
-    with pytest.raises(ParseError, match="one of allow, .*, my_cut, got 'cut'"):
+    with pytest.raises(ParseError, match=r"one of allow, .*, my_cut, got 'cut'"):
         Chain.parse("cut(2)", {"my_cut": MyCut})
 
 
@@ -141,22 +147,28 @@ LITERAL = "an argument must be"
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
-        ("", 1, SHAPE), ("   ", None, SHAPE), ("|", 1, SHAPE), ("| top_k(1)", 1, SHAPE), ("top_k(1) |", 11, SHAPE), ("top_k(1) | ", None, SHAPE),
-        ("top_k(1", None, SHAPE), ("top_k(1) || top_p(1)", 11, SHAPE), ("top_k(1) top_p(1)", 10, SHAPE), ("top_k(1) | top_p(.5))", 21, SHAPE),
+        ("", 1, SHAPE), ("   ", None, SHAPE), ("|", 1, SHAPE), ("| top_k(1)", 1, SHAPE), ("top_k(1) |", 11, SHAPE),
+        ("top_k(1) | ", None, SHAPE),
+        ("top_k(1", None, SHAPE), ("top_k(1) || top_p(1)", 11, SHAPE), ("top_k(1) top_p(1)", 10, SHAPE),
+        ("top_k(1) | top_p(.5))", 21, SHAPE),
         ("top_k(1, )| top_p(=)", 19, SHAPE), ("ban([1]) | é(", 13, SHAPE), ("  ban([1]) | top_p(1) |", 24, SHAPE),
         ("top_k(4) # | top_p(0.9)", 9, SHAPE), ("top_k(4)\n# | top_p(0.9)\n| top_p(.5)", None, SHAPE), ("top_k(\x00)", None, SHAPE),
-        ("top_k", 1, "a stage must be written name"), ("top_k(1) | 5", 12, "a stage must be written"), ("identity | top_k(1)", 1, "a stage must be"),
+        ("top_k", 1, "a stage must be written name"), ("top_k(1) | 5", 12, "a stage must be written"),
+        ("identity | top_k(1)", 1, "a stage must be"),
         ("top_k(1) | stages.top_k(1)", 12, "a stage must be written"), ("top_k(1) + top_p(1)", 1, "a stage must be written"),
         ("top_k(1) | tpo_p(0.5)", 12, "a stage must be one of allow, .* got 'tpo_p'"), ("'é' | x(1)", 1, "a stage must be written"),
         ("  top_k(1) | x(1)", 14, "got 'x'"), ("top_k('é') | x(1)", None, "."), ("bias({1: 2}) | ban(['éé'], x)", 28, LITERAL),
         ("top_k(1+1)", 7, LITERAL), ("top_k(1 if 1 else 2)", 7, LITERAL), ("top_k(x)", 7, LITERAL), ("top_k([1][0])", 7, LITERAL),
-        ("top_k(f'{1}')", 7, LITERAL), ("top_k(b'1')", 7, LITERAL), ("top_k(1j)", 7, LITERAL), ("top_k(...)", 7, LITERAL), ("top_k(nan)", 7, LITERAL),
+        ("top_k(f'{1}')", 7, LITERAL), ("top_k(b'1')", 7, LITERAL), ("top_k(1j)", 7, LITERAL), ("top_k(...)", 7, LITERAL),
+        ("top_k(nan)", 7, LITERAL),
         ("top_k(lambda: 1)", 7, LITERAL), ("top_k({1})", 7, LITERAL), ("top_k(-true)", 7, LITERAL), ("top_k(not 1)", 7, LITERAL),
         ("top_k([x for x in [1]])", 7, LITERAL), ("top_k(k:=1)", 7, LITERAL), ("bias({**{1: 2}})", 6, LITERAL), ("ban(*[1])", 5, LITERAL),
         ("top_k(**{'k': 1})", 9, LITERAL), ("ban([1, print(2)])", 9, LITERAL),
         ("top_k(-1)", 1, "k must be an integer >= 0, got -1"), ("ban([1]) | top_p(1.5)", 12, r"p must be a number in \[0, 1\], got 1.5"),
-        ("temperature(inf)", 1, "temperature must .* got inf"), ("top_k('4')", 1, "k must be an integer"), ("top_p(true)", 1, "p must be a number"),
-        ("top_k()", 1, r"top_k takes \(k, ties\)"), ("top_k(1, 'all', 3)", 1, r"takes \(k, ties\)"), ("top_k(1, k=2)", 1, r"takes \(k, ties\)"),
+        ("temperature(inf)", 1, "temperature must .* got inf"), ("top_k('4')", 1, "k must be an integer"),
+        ("top_p(true)", 1, "p must be a number"),
+        ("top_k()", 1, r"top_k takes \(k, ties\)"), ("top_k(1, 'all', 3)", 1, r"takes \(k, ties\)"),
+        ("top_k(1, k=2)", 1, r"takes \(k, ties\)"),
         ("top_k(1, size=2)", 1, r"takes \(k, ties\)"), ("top_k(k=1, k=2)", None, "k"), ("bias({1: 2, 1: 3})", 1, "each token id once"),
     ],
 )  # fmt: skip
@@ -199,7 +211,10 @@ def test_any_text_is_a_chain_or_a_parse_error(text: str) -> None:
         assert 1 <= error.column <= len(text) + 1  # noqa: PT017
 
 
-@pytest.mark.parametrize("text", ["(" * 5000, "top_k(" + "[" * 5000, "top_k(" + "-" * 5000 + "1)", "top_k(" + "9" * 5000 + ")", "a" * 10**5])
+HOSTILE = ["(" * 5000, "top_k(" + "[" * 5000, "top_k(" + "-" * 5000 + "1)", "top_k(" + "9" * 5000 + ")", "a" * 10**5]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(5))
 def test_hostile_text_is_a_parse_error(text: str) -> None:
     with pytest.raises(ParseError):
         Chain.parse(text)

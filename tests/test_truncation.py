@@ -152,7 +152,9 @@ def test_top_p_of_what_is_left_or_of_the_original_mass() -> None:
     assert kept(row, TopK(2), Temperature(2), TopP(0.55, mass="original")) == [0]  # a stage that changes logits starts a new total
 
 
-NEUTRAL = ["temperature(1)", "ban([])", "bias({})", "repetition(1)", "frequency(0)", "presence(0)", "min_tokens(0, [])", "min_tokens(9, [])"]
+NEUTRAL = [
+    "temperature(1)", "ban([])", "bias({})", "repetition(1)", "frequency(0)", "presence(0)", "min_tokens(0, [])", "min_tokens(9, [])",
+]
 
 
 @pytest.mark.parametrize("neutral", NEUTRAL)
@@ -224,12 +226,14 @@ def test_a_truncation_removes_and_leaves_ratios_and_logits_alone(text: str) -> N
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: TopK(-1), "k must be an integer >= 0, got -1"), (lambda: TopK(1.0), "k must"), (lambda: TopK(True), "k must"),  # type: ignore[arg-type]
+        (lambda: TopK(-1), "k must be an integer >= 0, got -1"), (lambda: TopK(1.0), "k must"),
+        (lambda: TopK(True), "k must"),  # type: ignore[arg-type]
         (lambda: TopK(1, ties="last"), "ties must be one of 'first', 'all', got 'last'"),  # type: ignore[arg-type]
         (lambda: TopP(1.1), r"p must be a number in \[0, 1\], got 1.1"), (lambda: TopP(math.nan), "p must"),
         (lambda: TopP(0.5, crossing=1), "crossing must be True or False, got 1"),  # type: ignore[arg-type]
         (lambda: TopP(0.5, at_equality="go"), "at_equality must"), (lambda: TopP(0.5, mass="old"), "mass must"),  # type: ignore[arg-type]
-        (lambda: MinP(-0.1), r"p must be a number in \[0, 1\], got -0.1"), (lambda: MinP(0.5, strict=None), "strict must"),  # type: ignore[arg-type]
+        (lambda: MinP(-0.1), r"p must be a number in \[0, 1\], got -0.1"),
+        (lambda: MinP(0.5, strict=None), "strict must"),  # type: ignore[arg-type]
     ],
 )
 def test_fields_are_checked(make: Any, words: str) -> None:

@@ -33,6 +33,7 @@ class Candidates:
     ids: TokenIds
     logits: Logits
     log_total: float | None = None
+    mass: tuple[float, float] | None = None  # (maximum, Σ exp(logit − maximum)) behind log_total: exact where its logarithm is not
 
     @classmethod
     def from_row(cls, row: FloatRow) -> Candidates:
@@ -48,10 +49,14 @@ class Candidates:
         """Only the tokens where ``mask`` is true; the others are removed, the logits stay."""
         if mask.all():
             return self
-        return Candidates(self.ids[mask], self.logits[mask], self.total())
+        mass = (float(self.logits.max()), float(weights(self.logits).sum())) if self.log_total is None else self.mass
+        return Candidates(self.ids[mask], self.logits[mask], self.total(), mass)
 
     def replace(self, logits: Logits) -> Candidates:
-        """The same tokens with new logits, whose log-sum-exp is the new total."""
+        """The same tokens with new logits, whose log-sum-exp is the new total.
+
+        A stage whose parameters are neutral hands back what it was given instead, so that the total stays the earlier one.
+        """
         return Candidates(self.ids, logits)
 
     def masked(self, mask: Mask) -> Candidates:
@@ -73,11 +78,12 @@ class Candidates:
 
 def weights(logits: Logits) -> Logits:
     """exp(logit − maximum): unnormalised probabilities, the largest exactly 1.  At least one logit is finite."""
-    shifted: Logits = np.exp(logits - logits.max())
+    with np.errstate(over="ignore"):  # a difference past the range of floats weighs nothing
+        shifted: Logits = np.exp(logits - logits.max())
     return shifted
 
 
 def log_sum_exp(logits: Logits) -> float:
     """log Σ exp(logit), without overflow; −inf where nothing is left."""
     greatest = logits.max(initial=-np.inf)
-    return float(greatest + np.log(np.exp(logits - greatest).sum())) if greatest > -np.inf else -np.inf
+    return float(greatest + np.log(weights(logits).sum())) if greatest > -np.inf else -np.inf

@@ -12,7 +12,7 @@ from nalar.candidates import Candidates
 from nalar.checks import check_ids
 from nalar.distribution import Distribution
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.history import History, States
+from nalar.history import History, States, check_history
 from nalar.keys import Key
 from nalar.params import SamplingParams
 from nalar.rows import FloatRow, as_row
@@ -20,7 +20,7 @@ from nalar.stages import Allow, Ban, Bias, Frequency, MinP, MinTokens, Presence,
 from nalar.stages.base import Context, Memory
 from nalar.text_form import parse_stages, print_stages
 
-__all__ = ["Chain", "Evaluation", "Step"]
+__all__ = ["Chain", "Evaluation", "Step", "resolve_key"]
 
 
 class Step(NamedTuple):
@@ -74,6 +74,8 @@ class Chain:
         >>> str(Chain.from_params(SamplingParams(top_k=40, temperature=0.8)))
         'temperature(0.8) | top_k(40)'
         """
+        if not isinstance(params, SamplingParams):
+            raise InvalidType(f"params must be a nalar.SamplingParams, got {params!r}")
         asked = _asked(params, check_ids("ends", ends))
         return cls([asked[name] for name in cls.ORDER if name in asked])
 
@@ -92,13 +94,13 @@ class Chain:
         >>> Chain.parse("temperature(0.5)").distribution([0.0, 0.0]).probs.tolist()
         [0.5, 0.5]
         """
-        return self.evaluate(as_row(logits, vocabulary), history or History(), key).law
+        return self.evaluate(as_row(logits, vocabulary), check_history(history), key).law
 
     def candidates(self, logits: Any, history: History | None = None, key: Key | None = None, vocabulary: int | None = None) -> Candidates:
         """What is left after the last stage, as logits: not normalised, masked tokens still there."""
         row = as_row(logits, vocabulary)
         last = Candidates.from_row(row)
-        for step in self.steps(row, history or History(), key):
+        for step in self.steps(row, check_history(history), key):
             last = step.after
         return last
 
@@ -115,35 +117,43 @@ class Chain:
     def steps(self, row: FloatRow, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
         """Each stage's ``apply`` in turn: what it was given and what it left."""
         states = self.states(history, row.size) if states is None else states
-        key = key if key is None or key.position is not None else key.at(history.position)
+        key = resolve_key(key, history)
         before = Candidates.from_row(row)
         for index, stage in enumerate(self.stages):
-            context = Context(history, row.size, key, index, states[index] if states else None)
+            context = Context(history, row.size, key, index, states.values[index] if states.values else None)
             after = _checked(stage, stage.apply(before, context), row.size)
             yield Step(stage, before, after)
             before = after
 
     def states(self, history: History, vocabulary: int) -> States:
-        """What each stage knows before the next draw, one entry a stage; () when none has a memory.
+        """What each stage knows before the next draw, one value a stage; none at all when no stage has a memory.
 
         They come from the history's log; tokens that were given as ids alone are observed without candidates.
         """
         if not any(isinstance(stage, Memory) for stage in self.stages):
-            return ()
+            return States()
         states, unseen = history.latest_states()
-        if states is None or len(states) != len(self.stages):  # ids alone, or the log of another chain
+        if states is None or states.stages != self.stages:  # ids alone, or the log of another chain
             start, unseen = History(history.prompt), history.output.tolist()
-            states = tuple(stage.initial(Context(start, vocabulary)) if isinstance(stage, Memory) else None for stage in self.stages)
+            values = (
+                stage.initial(Context(start, vocabulary, index=index)) if isinstance(stage, Memory) else None
+                for index, stage in enumerate(self.stages)
+            )
+            states = States(self.stages, tuple(values))
         for token in unseen:
             states = self.observe(states, token, (None,) * len(self.stages))
         return states
 
     def observe(self, states: States, token: int, inputs: tuple[Candidates | None, ...]) -> States:
         """The states after ``token``, whose draw gave the stages ``inputs``."""
-        if not states:
-            return ()
-        seen = zip(self.stages, states, inputs, strict=True)
-        return tuple(stage.observe(state, token, given) if isinstance(stage, Memory) else None for stage, state, given in seen)
+        if not states.values:
+            return states
+        seen = zip(self.stages, states.values, inputs, strict=True)
+        values = (stage.observe(state, token, given) if isinstance(stage, Memory) else None for stage, state, given in seen)
+        return States(self.stages, tuple(values))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stages,)  # what is cached on a chain stays behind
 
     def __len__(self) -> int:
         return len(self.stages)
@@ -156,6 +166,13 @@ class Chain:
 
     def __repr__(self) -> str:
         return f"Chain.parse({str(self)!r})"
+
+
+def resolve_key(key: Any, history: History) -> Key | None:
+    """A key at the history's position where it names none itself."""
+    if key is not None and not isinstance(key, Key):
+        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
+    return key if key is None or key.position is not None else key.at(history.position)
 
 
 def _check_stages(stages: Any) -> tuple[Stage, ...]:
@@ -196,7 +213,11 @@ def _checked(stage: Stage, after: Candidates, vocabulary: int) -> Candidates:
     """What a stage left, if it defines a distribution: a stage's mistake is named, never sampled from."""
     if not isinstance(after, Candidates):
         raise InvalidType(f"{stage.name}: apply must return Candidates, got {type(after).__name__}")
-    ids, logits = after.ids, after.logits
+    ids: Any = after.ids
+    logits: Any = after.logits
+    if not isinstance(ids, np.ndarray) or not isinstance(logits, np.ndarray):
+        got = f"{type(ids).__name__} and {type(logits).__name__}"
+        raise InvalidType(f"{stage.name}: candidates must be int32 [n] and float64 [n], got {got}")
     if ids.dtype != np.int32 or logits.dtype != np.float64 or ids.ndim != 1 or ids.shape != logits.shape:
         got = f"{ids.dtype} {list(ids.shape)} and {logits.dtype} {list(logits.shape)}"
         raise InvalidType(f"{stage.name}: candidates must be int32 [n] and float64 [n], got {got}")

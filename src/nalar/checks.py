@@ -53,6 +53,8 @@ def check_ids(name: str, values: Any, *, low: int = 0) -> tuple[int, ...]:
     wanted = f"{name} must be a collection of token ids (integers in [{low}, {INT32_MAX}])"
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidType(f"{wanted}, got {values!r}")
+    if getattr(values, "ndim", 1) != 1:
+        raise InvalidType(f"{wanted}, got {values!r}")
     ids = {_as_integer(wanted, value) for value in values}
     outside = next((token for token in ids if not low <= token <= INT32_MAX), None)
     if outside is not None:
@@ -74,8 +76,8 @@ def check_text(name: str, value: Any) -> str:
 
 
 def _as_float(wanted: str, value: Any) -> float:
-    # NumPy's scalars define __float__; so does str's parser, which must not pass.
-    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__") or type(value).__name__.startswith("bool"):
+    # NumPy's scalars and arrays define __float__ whatever they hold; text would be parsed, and a complex number lose a part.
+    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__") or _kind(value) in {"b", "c", "U", "S"}:
         raise InvalidType(f"{wanted}, got {value!r}")
     try:
         return float(value)
@@ -86,12 +88,18 @@ def _as_float(wanted: str, value: Any) -> float:
 
 
 def _as_integer(wanted: str, value: Any) -> int:
-    if isinstance(value, bool) or type(value).__name__.startswith("bool"):
+    if isinstance(value, bool) or _kind(value) == "b":
         raise InvalidType(f"{wanted}, got {value!r}")
     try:
         return operator.index(value)
     except TypeError:
         raise InvalidType(f"{wanted}, got {value!r}") from None
+
+
+def _kind(value: Any) -> str:
+    """NumPy's letter for what a scalar or a tensor holds: "b" bool, "c" complex, "U" and "S" text; "" for what has no dtype."""
+    dtype = getattr(value, "dtype", None)
+    return "b" if str(dtype) == "torch.bool" else str(getattr(dtype, "kind", ""))
 
 
 def _number_range(low: float, high: float, above: bool) -> str:

@@ -43,7 +43,7 @@ class Distribution:
         mass = weights(candidates.logits)
         total = mass.sum()
         live = mass / total > 0
-        shifted = candidates.logits[live] - candidates.logits.max()
+        shifted = candidates.logits[live] - candidates.logits.max()  # none is far below, or its weight would be 0
         return cls(candidates.ids[live], mass[live] / total, shifted - math.log(total))
 
     @classmethod
@@ -99,7 +99,7 @@ class Distribution:
 
     def top(self, n: int) -> TokenIds:
         """The ids of the ``n`` most likely tokens, most likely first, the lower id first among equals."""
-        return self.ids[np.lexsort((self.ids, -self.logprobs))[:n]]
+        return self.ids[np.lexsort((self.ids, -self.logprobs))[: check_integer("n", n, 0)]]
 
     def entropy(self) -> float:
         """−Σ p log p, in nats."""
@@ -118,6 +118,8 @@ class Distribution:
         ``race``: the largest log p + Gumbel noise wins; the noise belongs to (key, token id), so two laws that share a key
         tend to the same token.
         """
+        if not isinstance(key, Key):
+            raise InvalidType(f"key must be a nalar.Key, got {key!r}")
         place = _inverse(self.probs, key) if check_draw(draw) == "inverse" else _race(self.ids, self.logprobs, key)
         return int(self.ids[place])
 
@@ -136,6 +138,9 @@ class Distribution:
     def hold(self) -> Distribution:
         """A law that borrows nothing: it stays valid after the logits it came from are gone."""
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Distribution, (self.ids, self.probs, self.logprobs)  # a lazy law too travels as its values, read-only again on arrival
 
     def _place(self, token: int) -> int | None:
         token = check_integer("token", token, 0, INT32_MAX)
@@ -171,9 +176,12 @@ def _race(ids: TokenIds, logprobs: Logits, key: Key) -> int:
 
 def _check_probs(probs: Any) -> npt.NDArray[np.float64]:
     try:
-        mass = np.array(probs, np.float64, subok=False)
+        given = np.asarray(probs)
     except (TypeError, ValueError):
         raise InvalidType(f"probs must be numbers, got {type(probs).__name__}") from None
+    if given.dtype.kind not in "fiu":
+        raise InvalidType(f"probs must be numbers, got {type(probs).__name__} of {given.dtype}")
+    mass = np.array(given, np.float64, subok=False)
     if mass.ndim != 1 or mass.size == 0:
         raise InvalidValue(f"probs must have shape [n] with n >= 1, got shape {list(mass.shape)}")
     if not (mass >= 0).all() or not abs(mass.sum() - 1) <= 1e-6:

@@ -46,4 +46,4 @@ def prompt_logprobs(host: Host, prompt: tuple[int, ...], n: int) -> tuple[Prompt
 
 def _token(values: npt.NDArray[np.float64], token: int, n: int) -> PromptToken:
     total = log_sum_exp(values)
-    return PromptToken(token, float(values[token] - total), rank_of(values, token), best_tokens(values, total, n))
+    return PromptToken(token, float(values[token]) - total, rank_of(values, token), best_tokens(values, total, n))

@@ -7,6 +7,7 @@ in which they first occur, undoing the log from its end empties that table from 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,20 @@ import numpy.typing as npt
 from nalar.checks import check_integer
 from nalar.errors import InvalidType, InvalidValue
 
-__all__ = ["Counts", "History"]
+__all__ = ["Counts", "History", "States", "as_ids", "check_history"]
 
-States = tuple[Any, ...]
 Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What a chain's stages with memory know at one point: one value a stage, None for those without.
+
+    They name the stages they belong to: a draft's chain, or a new chain for the same history, must not take them for its own.
+    """
+
+    stages: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
 
 
 class Counts:
@@ -34,17 +45,17 @@ class Counts:
     @property
     def ids(self) -> Int32:
         """The distinct ids, in the order in which they first occurred."""
-        return self._columns[0, : self._used]
+        return _read_only(self._columns[0, : self._used])
 
     @property
     def prompt(self) -> Int32:
         """How often each occurs in the prompt."""
-        return self._columns[1, : self._used]
+        return _read_only(self._columns[1, : self._used])
 
     @property
     def output(self) -> Int32:
         """How often each occurs in the output."""
-        return self._columns[2, : self._used]
+        return _read_only(self._columns[2, : self._used])
 
     def add(self, token: int, column: int) -> None:
         place = self._place.get(token)
@@ -162,11 +173,22 @@ class History:
         return f"History(prompt={self.prompt.tolist()}, output={self.output.tolist()})"
 
 
+def check_history(history: Any) -> History:
+    """A history; None stands for an empty one."""
+    if history is None:
+        return History()
+    if not isinstance(history, History):
+        raise InvalidType(f"history must be a nalar.History, got {history!r}")
+    return history
+
+
 def as_ids(name: str, tokens: Iterable[int]) -> Int32:
     """Token ids as int32; anything that is not a whole number in int32's range is an error."""
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
     given = tokens if isinstance(tokens, np.ndarray) else list(tokens)
+    if isinstance(given, list) and any(isinstance(token, bool | np.bool_) for token in given):
+        raise InvalidType(f"{name} must be a sequence of token ids, got one with a bool")
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, OverflowError):

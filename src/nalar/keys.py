@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nalar.checks import check_integer
+from nalar.checks import check_choice, check_integer
 from nalar.errors import InvalidValue
 
 __all__ = ["PURPOSES", "STREAM_VERSION", "Key", "Purpose", "fresh_seed", "philox"]
@@ -48,8 +48,17 @@ class Key:
     """Which random numbers a draw takes: ``Key(seed, sequence=0, position=None, attempt=0)``.
 
     ``seed`` is in [0, 2⁶⁴), ``sequence`` and ``position`` in [0, 2³²), ``attempt`` and ``row`` in [0, 2¹⁶).  ``position`` counts output
-    tokens; None stands for the length of the history's output.  ``attempt`` grows with each rewind: the same uniform
-    again, after the outcome was seen, would be biased.  ``row`` and ``purpose`` are set by ``draft``.
+    tokens; None stands for the length of the history's output, and for 0 where there is no history.  ``attempt`` grows with
+    each rewind: the same uniform again, after its outcome was seen, would be biased.  ``row`` and ``purpose`` are set by ``place``.
+
+    | use | key |
+    | --- | --- |
+    | a plain draw, and ``follow`` | ``at(position + i)`` |
+    | a rule's acceptance of draft token i, keyed by the step's start | ``place(i, "accept")`` |
+    | the token recovered after i accepted ones, likewise | ``place(i, "recover")`` |
+    | the bonus after k accepted ones, likewise; with k = 0 the plain draw | ``place(k, "draw")`` |
+    | draft token i, likewise | ``draft(i)`` |
+    | a stage's coin, under every rule | at the token's own position |
 
     >>> Key(seed=7, position=0).uniform()
     0.9545971285563127
@@ -69,6 +78,7 @@ class Key:
             value = getattr(self, name)
             if name != "position" or value is not None:
                 object.__setattr__(self, name, check_integer(name, value, 0, 2**bits - 1))
+        check_choice("purpose", self.purpose, tuple(PURPOSES))
 
     def at(self, position: int) -> Key:
         """This key at ``position``."""
@@ -81,7 +91,11 @@ class Key:
         """
         if self.position is None:
             raise InvalidValue("position must be the step's start when a draft key is made, got None")
-        return replace(self, row=index, purpose="draft")
+        return self.place(index, "draft")
+
+    def place(self, row: int, purpose: Purpose) -> Key:
+        """The key of ``purpose`` at place ``row`` of the speculative step that starts at ``position``: draft token, or tree node."""
+        return replace(self, row=row, purpose=purpose)
 
     def uniform(self, purpose: Purpose | None = None, index: int = 0) -> float:
         """One uniform in [0, 1) of this key for ``purpose`` (the key's own when None)."""
@@ -93,12 +107,14 @@ class Key:
         return self.uniform("coin", index)
 
     def noise(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """One uniform in (0, 1) for each token id, the same for an id whatever else is in ``ids``.
+        """One uniform in (0, 1) for each token id in [0, 2²⁹), the same for an id whatever else is in ``ids``.
 
         Id t takes words 2(t mod 2) and 2(t mod 2) + 1 of block t // 2, plus 2⁻⁵⁴ so that it is never 0; the largest is
         held below 1, where that sum would round up.  A draft key's noise has the purpose "draft", so that it is no one else's.
         """
         purpose: Purpose = "noise" if self.purpose == "draw" else self.purpose
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < 2**29:
+            raise InvalidValue(f"ids must be in [0, 2**29), got {int(ids.min())} … {int(ids.max())}")
         tokens = np.asarray(ids).astype(np.uint64)
         position, sequence, third, fourth = self._counter(purpose, 0)
         blocks = philox_blocks((position, sequence, third), np.uint64(fourth) + (tokens >> np.uint64(1)), self._words())

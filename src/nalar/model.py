@@ -46,7 +46,7 @@ def load(
 ) -> Model:
     """Load a model by name: "smollm2" (bundled), "toy" (no weights), or a path to a .gguf file.
 
-    ``context``: tokens a sequence can hold, the engine's choice when None.  ``threads``: processor threads, all usable when None.
+    ``context``: tokens a sequence can hold, the engine's choice when None.  ``threads``: processor threads, half the cores when None.
     ``sequences``: how many can be open at once.  ``reproducible``: a row of logits does not depend on how many rows are computed at
     once, at some cost in speed.  Use it in a ``with`` block, or call ``close``.
 
@@ -145,6 +145,7 @@ class Model:
             raise InvalidValue(f"n must be 1 here, got {asked.n}: generate_n draws several replies")
         if asked.logprobs is not None:
             check_integer("logprobs", asked.logprobs, 0, self.engine.vocabulary.size)
+        self._check_stop_tokens(asked)
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
         ids = self.encode(prompt, messages=messages)
@@ -195,6 +196,13 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _check_stop_tokens(self, asked: SamplingParams) -> None:
+        """Every other list of ids is checked against the row by its stage."""
+        size = self.engine.vocabulary.size
+        outside = [token for token in asked.stop_tokens if token >= size]
+        if outside:
+            raise InvalidValue(f"stop_tokens must be token ids in [0, {size - 1}], the model's vocabulary, got {outside[0]}")
+
     def _beside(self, chain: Chain, asked: SamplingParams, fields: dict[str, Any]) -> Chain:
         """A chain of the caller's own, behind the mask that ``min_tokens`` asks for."""
         neutral = SamplingParams()
@@ -217,7 +225,7 @@ class Model:
         if messages is not None:
             return tuple(vocabulary.encode_chat(messages))
         if isinstance(prompt, str):
-            return tuple(vocabulary.encode(prompt))
+            return (*vocabulary.begin, *vocabulary.encode(prompt))
         ids = as_ids("prompt", prompt or ())
         if ids.size and (ids.min() < 0 or ids.max() >= vocabulary.size):
             raise InvalidValue(f"prompt must hold token ids in [0, {vocabulary.size - 1}], got {int(ids.min())} … {int(ids.max())}")

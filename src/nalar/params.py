@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
+
+import numpy as np
 
 from nalar.checks import INT32_MAX, check_flag, check_ids, check_integer, check_number, check_text
 from nalar.errors import InvalidType, InvalidValue
@@ -14,7 +17,8 @@ __all__ = ["SamplingParams"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """The parameters of one request.  Frozen, hashable; a value outside its range is an error, never a clamp.
+    """The parameters of one request.  Frozen, hashable; a value outside its range is an error, never a clamp, and so is an
+    unknown name.
 
     | field | range | neutral | what it does |
     | --- | --- | --- | --- |
@@ -53,6 +57,16 @@ class SamplingParams:
     n: int = 1
     logprobs: int | None = None
 
+    def __new__(cls, *positional: Any, **named: Any) -> SamplingParams:
+        """An unknown name is a mistake of the caller's, and told as one."""
+        if positional:
+            raise InvalidType(f"sampling parameters must be given by name, got {positional[0]!r}")
+        unknown = [name for name in named if name not in cls.__dataclass_fields__]
+        if unknown:
+            known = ", ".join(cls.__dataclass_fields__)
+            raise InvalidType(f"a sampling parameter must be one of {known}, got {', '.join(map(repr, unknown))}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
@@ -82,16 +96,12 @@ class SamplingParams:
         }
 
     def replace(self, changes: Mapping[str, Any]) -> SamplingParams:
-        """These parameters with ``changes``; an unknown name is an error that lists the known ones.
+        """These parameters with ``changes``.
 
         >>> SamplingParams(top_k=40).replace({"top_p": 0.9})
         SamplingParams(top_k=40, top_p=0.9)
         """
-        known = [field.name for field in fields(self)]
-        unknown = [name for name in changes if name not in known]
-        if unknown:
-            raise InvalidType(f"a sampling parameter must be one of {', '.join(known)}, got {', '.join(map(repr, unknown))}")
-        return replace(self, **changes)
+        return SamplingParams(**{field.name: getattr(self, field.name) for field in fields(self)} | dict(changes))
 
     def __repr__(self) -> str:
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
@@ -114,14 +124,14 @@ def check_bias(name: str, bias: Any) -> tuple[tuple[int, float], ...]:
 
 
 def _check_bias_value(name: str, token: int, value: Any) -> float:
-    if isinstance(value, float) and value == float("-inf"):
-        return value
+    if isinstance(value, float | np.floating) and value == -math.inf:
+        return -math.inf
     return check_number(f"{name}[{token}] (or -inf)", value)
 
 
 def _check_top_k(value: Any) -> int:
     """−1 and None are how several engines write "off"; both read as 0."""
-    if value is None or (type(value) is int and value == -1):
+    if value is None or (isinstance(value, int | np.integer) and value == -1):
         return 0
     return check_integer("top_k", value, 0)
 

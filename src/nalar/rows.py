@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nalar.checks import check_integer
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 
-__all__ = ["as_float64", "as_row", "as_rows", "check_row"]
+__all__ = ["as_float64", "as_row", "check_row", "split_rows"]
 
 FloatRow = npt.NDArray[Any]  # float16, float32 or float64, or uint16 holding bfloat16
 
@@ -26,21 +27,22 @@ def as_row(logits: Any, vocabulary: int | None = None) -> FloatRow:
     return _cut(row, vocabulary)
 
 
-def as_rows(rows: Any, vocabulary: int | None = None) -> list[FloatRow]:
-    """A 2-D array, or a list of rows that may differ in dtype and length, as a list of row views."""
+def split_rows(rows: Any) -> list[Any]:
+    """The rows of a 2-D array, as they are, or of a list whose rows may differ in dtype and length."""
     if isinstance(rows, list | tuple):
-        return [as_row(row, vocabulary) for row in rows]
+        return list(rows)
     array = _as_array(rows)
     if array.ndim != 2:
         raise InvalidValue(f"rows must be an array of shape [rows, vocabulary] or a list of rows, got shape {list(array.shape)}")
-    return [_cut(row, vocabulary) for row in array]
+    return [rows[index] for index in range(len(array))]
 
 
 def as_float64(row: FloatRow) -> npt.NDArray[np.float64]:
     """The row's values in double precision, a copy that the caller owns."""
     if row.dtype == np.uint16:  # bfloat16 is the upper half of a float32
-        return (row.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return np.array(row, np.float64, subok=False)
+        row = (row.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is reported with the others
+        return np.array(row, np.float64, subok=False)
 
 
 def check_row(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -55,11 +57,9 @@ def check_row(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _cut(row: FloatRow, vocabulary: int | None) -> FloatRow:
-    if vocabulary is not None and not 1 <= vocabulary <= row.size:
-        raise InvalidValue(f"vocabulary must be an integer in [1, {row.size}], the length of the row, got {vocabulary}")
     if row.size == 0:
         raise InvalidValue("logits must hold at least one token, got an empty row")
-    return row[:vocabulary]
+    return row if vocabulary is None else row[: check_integer("vocabulary", vocabulary, 1, row.size)]
 
 
 def _as_array(logits: Any) -> FloatRow:
@@ -70,6 +70,8 @@ def _as_array(logits: Any) -> FloatRow:
         return _from_numbers(logits)
     if not isinstance(logits, np.ndarray):
         raise InvalidType(f"logits must be a NumPy array or a torch CPU tensor, got {type(logits).__name__}")
+    if isinstance(logits, np.ma.MaskedArray):
+        raise InvalidType("logits must not be a masked array, got one: write -inf where a token is masked")
     if logits.dtype.name == "bfloat16":  # the ml_dtypes extension type
         return logits.view(np.uint16)
     if logits.dtype.kind != "f" or logits.dtype.itemsize > 8:
@@ -85,6 +87,8 @@ def _from_numbers(numbers: Any) -> FloatRow:
         raise InvalidType("logits must be numbers, got a list of unequal or mixed parts") from None
     if array.dtype.kind not in "fi" or array.dtype.itemsize > 8:
         raise InvalidType(f"logits must be numbers, got a list of {array.dtype}")
+    if any(isinstance(number, bool | np.bool_) for number in numbers):
+        raise InvalidType("logits must be numbers, got a list with a bool")
     return array.astype(np.float64, copy=False)
 
 

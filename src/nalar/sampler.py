@@ -9,10 +9,10 @@ from typing import Any
 from nalar.chain import Chain, Evaluation
 from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Distribution, Draw, check_draw
-from nalar.errors import InvalidValue
+from nalar.errors import InvalidType, InvalidValue
 from nalar.history import History, States
-from nalar.keys import Key, fresh_seed
-from nalar.rows import FloatRow, as_row, as_rows
+from nalar.keys import STREAM_VERSION, Key, fresh_seed
+from nalar.rows import FloatRow, as_row, split_rows
 from nalar.sampling import Sample, check_chain, draw_sample, report
 from nalar.speculative.lossy import Lossy
 from nalar.speculative.proposal import Proposal
@@ -26,13 +26,16 @@ __all__ = ["Sampler", "Snapshot", "Window"]
 class Window:
     """The laws along a draft, each seeing the draft before it: ``laws[i]`` is the law after ``draft[:i]``.
 
-    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler's history.
+    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler: ``key`` is the step's.
+    No rule gets past a draft token that its law cannot draw: the stages with memory do not observe it.
     """
 
     draft: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
     states: tuple[States, ...]  # after each draft token
+    history: History
     revision: int
+    key: Key
 
     @property
     def laws(self) -> tuple[Distribution, ...]:
@@ -58,6 +61,7 @@ class Snapshot:
     log: tuple[tuple[int, States | None], ...]
     draw: Draw
     vocabulary: int | None
+    stream: int = STREAM_VERSION
     spent: float = 0.0
 
 
@@ -75,14 +79,14 @@ class Sampler:
 
     def __init__(
         self, chain: Chain, seed: int | None = None, sequence: int = 0, prompt: Iterable[int] = (), output: Iterable[int] = (), *,
-        draw: Draw = "inverse", vocabulary: int | None = None,
+        draw: Draw = "inverse", vocabulary: int | None = None, attempt: int = 0,
     ) -> None:
         self.chain = check_chain(chain)
         self.history = History(prompt, output)
         self.draw = check_draw(draw)
         self.vocabulary = None if vocabulary is None else check_integer("vocabulary", vocabulary, 1, INT32_MAX)
         self.spent = 0.0  # total variation that lossy rules have cost so far; 0 under exact rules
-        self._key = Key(fresh_seed() if seed is None else seed, sequence)
+        self._key = Key(fresh_seed() if seed is None else seed, sequence, None, attempt)
 
     @property
     def seed(self) -> int:
@@ -94,10 +98,13 @@ class Sampler:
         """The key of the next draw."""
         return self._key.at(self.history.position)
 
-    def sample(self, logits: Any, *, logprobs: int | None = None, keep_law: bool = False) -> Sample:
-        """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed."""
+    def sample(self, logits: Any, *, logprobs: int | None = None, keep_law: bool = False, key: Key | None = None) -> Sample:
+        """Draw from one row, commit the token, and return the Sample.  After an error nothing is committed.
+
+        ``key``: for a draft, ``target.key.draft(i)`` of the step's start; None for this sampler's own.
+        """
         row = as_row(logits, self.vocabulary)
-        key = self.key
+        key = self.key if key is None else key
         evaluation = self.chain.evaluate(row, self.history, key)
         drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
         self.history.append(drawn.token, evaluation.after(drawn.token))
@@ -131,13 +138,13 @@ class Sampler:
 
     def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
         """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
-        tokens = tuple(draft)
-        return self._window(self._rows(rows, tokens), tuple(check_integer("a draft token", token, 0) for token in tokens))
+        tokens = tuple(check_integer("a draft token", token, 0) for token in _listed("draft", draft))
+        return self._window(self._rows(rows, tokens), tokens)
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
         but the last must be the window's draft."""
-        emitted = [check_integer("token", token, 0, INT32_MAX) for token in tokens]
+        emitted = [check_integer("token", token, 0, INT32_MAX) for token in _listed("tokens", tokens)]
         known: list[States | None] = [None] * len(emitted) if window is None else self._observed(emitted, window)
         for token, states in zip(emitted, known, strict=True):
             self.history.append(token, states)
@@ -164,37 +171,38 @@ class Sampler:
         """This sampler as a value; ``Sampler.restore`` goes on from it as if nothing had happened."""
         key, history = self._key, self.history
         prompt, log = tuple(history.prompt.tolist()), tuple(history.log())
-        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary, self.spent)
+        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary, spent=self.spent)
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
         """The sampler that ``snapshot`` was taken of."""
+        if snapshot.stream != STREAM_VERSION:
+            raise InvalidValue(f"snapshot must be of stream version {STREAM_VERSION}, which draws its tokens, got {snapshot.stream}")
         sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
         sampler._key, sampler.spent = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt), snapshot.spent
         for token, states in snapshot.log:
             sampler.history.append(token, states)
         return sampler
 
-    def _rows(self, rows: Any, draft: Sequence[int]) -> list[FloatRow]:
+    def _rows(self, rows: Any, draft: tuple[int, ...]) -> list[FloatRow]:
         """One row more than draft tokens, all of which are in the vocabulary."""
-        listed = as_rows(rows, self.vocabulary)
-        if len(listed) != len(draft) + 1:
-            plural = "s" if draft else ""
-            wanted = f"rows must hold {len(draft) + 1} row{plural}, one more than the {len(draft)} draft tokens"
-            raise InvalidValue(f"{wanted}, got {len(listed)}")
+        listed = [as_row(row, self.vocabulary) for row in split_rows(rows)]
         for token in draft:
-            check_integer("a draft token", token, 0, listed[0].size - 1)
+            check_integer("a draft token", token, 0, listed[0].size - 1 if listed else INT32_MAX)
+        if len(listed) != len(draft) + 1:
+            wanted = f"rows must hold {len(draft) + 1} row{'s' if draft else ''}, one more than the {len(draft)} draft tokens"
+            raise InvalidValue(f"{wanted}, got {len(listed)}")
         return listed
 
     def _window(self, rows: list[FloatRow], draft: tuple[int, ...], *, possible: bool = False) -> Window:
         """The laws along ``draft``; with ``possible`` only as far as the target can go, so that no stage meets an impossible past."""
-        start, revision = self.history.position, self.history.revision
+        start, key, revision = self.history.position, self.key, self.history.revision
         try:
             evaluations, states = self._along(rows, draft, possible)
         finally:
             self.history.rollback(self.history.position - start)
-            self.history.revision = revision  # it is as it was, so earlier windows are still good
-        return Window(draft, evaluations, states, self.history.revision)
+            self.history.revision = revision  # the same history again, so that earlier windows of this point stay good
+        return Window(draft, evaluations, states, self.history, revision, key)
 
     def _along(
         self, rows: list[FloatRow], draft: tuple[int, ...], possible: bool
@@ -211,11 +219,15 @@ class Sampler:
         return tuple(evaluations), tuple(states)
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
-        if window.revision != self.history.revision:
+        if window.history is not self.history or window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
         if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:
             raise InvalidValue(f"tokens must be the window's draft {list(window.draft)} as far as accepted, then one more, got {emitted}")
-        return [*window.states[: len(emitted) - 1], _after(window.evaluations[len(emitted) - 1], emitted[-1])]
+        for token, evaluation in zip(emitted, window.evaluations, strict=False):
+            if not evaluation.law.prob(token) > 0:
+                raise InvalidValue(f"tokens must be drawn from the window's laws, got {token}, which has probability 0 there")
+        last = window.evaluations[len(emitted) - 1]
+        return [*window.states[: len(emitted) - 1], last.after(emitted[-1])]
 
     def _twin(self, key: Key, history: History) -> Sampler:
         twin = Sampler.__new__(Sampler)
@@ -224,6 +236,12 @@ class Sampler:
         return twin
 
 
+def _listed(name: str, tokens: Any) -> Iterable[Any]:
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
+        raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
+    return tokens
+
+
 def _after(evaluation: Evaluation, token: int) -> States:
-    """The states after ``token``; where it cannot be drawn nothing is observed, for no rule gets past it."""
+    """The states after a draft token; one that cannot be drawn is not observed."""
     return evaluation.after(token) if evaluation.law.prob(token) > 0 else evaluation.states

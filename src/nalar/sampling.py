@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nalar.candidates import log_sum_exp
-from nalar.chain import Chain, Evaluation
+from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import check_choice, check_integer
 from nalar.distribution import Distribution, Draw
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
-from nalar.history import History
+from nalar.history import History, check_history
 from nalar.keys import Key
-from nalar.rows import FloatRow, as_float64, as_row, as_rows
+from nalar.rows import FloatRow, as_float64, as_row, split_rows
 
 __all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "report", "sample", "sample_batch"]
 
@@ -34,9 +34,10 @@ class TokenLogprob(NamedTuple):
 class Sample:
     """One drawn token.
 
-    ``logprob`` is the token's log-probability under the law it was drawn from, the *final* view.  ``raw_logprob``, ``raw_rank``
+    ``logprob`` is the token's log-probability under the chain's law at its position, the *final* view; for a recovered token of a
+    speculative step too, never under the residual that it was drawn from.  ``raw_logprob``, ``raw_rank``
     and ``rank`` are there when ``logprobs`` was asked for: the *raw* view is the log-softmax of the logits as given.
-    ``top`` and ``raw_top`` are the n best of each view.  ``law`` is there with ``keep_law=True``.
+    ``top`` and ``raw_top`` are the n best of each view.  ``law`` is there with ``keep_law=True``, held: it outlives the logits.
     """
 
     token: int
@@ -83,8 +84,11 @@ def sample(
     >>> nalar.sample([0.0, 4.0, 1.0], nalar.Chain.parse("temperature(0)"), nalar.Key(seed=7)).token
     1
     """
-    row, history = as_row(logits, vocabulary), history or History()
-    return draw_sample(row, _evaluation(row, chain, key, history), _at(key, history), logprobs, draw, keep_law)
+    row, history = as_row(logits, vocabulary), check_history(history)
+    placed = resolve_key(key, history)
+    if placed is None:
+        raise InvalidType("key must be a nalar.Key, got None")
+    return draw_sample(row, check_chain(chain).evaluate(row, history, placed), placed, logprobs, draw, keep_law)
 
 
 def sample_batch(
@@ -104,7 +108,7 @@ def sample_batch(
     >>> batch.tokens.tolist(), str(batch.errors[1])
     ([1, -1, 1], 'row 1: logits must be finite or -inf, got nan at token 0')
     """
-    listed = list(rows) if isinstance(rows, list | tuple) else as_rows(rows)
+    listed = split_rows(rows)
     size = len(listed)
     each_chain = [chains] * size if isinstance(chains, Chain) else _one_a_row("chains", chains, size)
     each_key = _one_a_row("keys", keys, size)
@@ -131,7 +135,7 @@ def draw_sample(row: FloatRow, evaluation: Evaluation, key: Key, logprobs: int |
 
 def report(row: FloatRow, law: Distribution, token: int, key: Key, logprobs: int | None, keep_law: bool = False) -> Sample:
     """What was asked for about ``token``, however it was drawn."""
-    kept = law if keep_law else None
+    kept = law.hold() if keep_law else None
     if logprobs is None:
         return Sample(token, law.logprob(token), key, law=kept)
     best = check_integer("logprobs", logprobs, 0, row.size)
@@ -139,10 +143,17 @@ def report(row: FloatRow, law: Distribution, token: int, key: Key, logprobs: int
     total = log_sum_exp(values)
     return Sample(
         token, law.logprob(token), key, law.rank(token), float(values[token] - total), rank_of(values, token),
-        tuple(TokenLogprob(int(other), law.logprob(other), place) for place, other in enumerate(law.top(best), 1)),
+        _best_of_law(law, best),
         best_tokens(values, total, best),
         kept,
     )
+
+
+def _best_of_law(law: Distribution, n: int) -> tuple[TokenLogprob, ...]:
+    """The ``n`` most likely tokens of a law, from its arrays: a search for each would cost more than the row."""
+    ids = law.top(n)
+    logprobs = law.logprobs[np.searchsorted(law.ids, ids)]
+    return tuple(map(TokenLogprob, ids.tolist(), logprobs.tolist(), range(1, ids.size + 1)))
 
 
 def check_chain(chain: Any) -> Chain:
@@ -150,16 +161,6 @@ def check_chain(chain: Any) -> Chain:
     if not isinstance(chain, Chain):
         raise InvalidType(f"chain must be a nalar.Chain (see Chain.parse and Chain.from_params), got {chain!r}")
     return chain
-
-
-def _evaluation(row: FloatRow, chain: Chain, key: Key, history: History) -> Evaluation:
-    if not isinstance(key, Key):
-        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
-    return check_chain(chain).evaluate(row, history, key)
-
-
-def _at(key: Key, history: History) -> Key:
-    return key.at(history.position) if key.position is None else key
 
 
 def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
@@ -170,7 +171,9 @@ def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
 def best_tokens(values: npt.NDArray[np.float64], total: float, n: int) -> tuple[TokenLogprob, ...]:
     """The ``n`` largest of a row's logits, whose log-sum-exp is ``total``; the lower id first among equals."""
     order = np.argsort(-values, kind="stable")[:n] if n else np.zeros(0, np.intp)
-    return tuple(TokenLogprob(int(token), float(values[token] - total), place) for place, token in enumerate(order, 1))
+    with np.errstate(over="ignore"):  # a difference past the range of floats is −inf
+        logprobs = values[order] - total
+    return tuple(map(TokenLogprob, order.tolist(), logprobs.tolist(), range(1, order.size + 1)))
 
 
 def _one_a_row(name: str, given: Any, size: int) -> list[Any]:

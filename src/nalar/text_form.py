@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from nalar.stages import BUILT_IN, Stage, built_in
 __all__ = ["parse_stages", "print_stage", "print_stages"]
 
 IDENTITY = "identity"
+SHAPE = "a chain must read stage(argument, …) | stage(argument, …)"
 NAMES = {"inf": float("inf"), "true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
 
 
@@ -26,8 +28,11 @@ def print_stages(stages: Iterable[Stage]) -> str:
 
 
 def print_stage(stage: Stage) -> str:
-    """``name(first, other=…)``: the first field by position, the others only where they are not the default."""
-    values = [(field, getattr(stage, field.name)) for field in _fields(type(stage)) if field.init]
+    """``name(first, other=…)``: the first field by position, the others only where they are not the default.
+
+    A field with ``repr=False`` is a handle, not a parameter (a grammar's tokenizer): the text leaves it out.
+    """
+    values = [(field, getattr(stage, field.name)) for field in _fields(type(stage)) if field.init and field.repr]
     first = [_print_literal(value) for _, value in values[:1]]
     others = [f"{field.name}={_print_literal(value)}" for field, value in values[1:] if field.default is MISSING or value != field.default]
     return f"{stage.name}({', '.join(first + others)})"
@@ -39,7 +44,7 @@ def parse_stages(text: str, extra: Mapping[str, type[Stage]] | None = None) -> l
         raise InvalidType(f"a chain's text must be a string, got {text!r}")
     if text.strip() == IDENTITY:
         return []
-    line = text.replace("\n", " ")
+    line = re.sub(r"\s", " ", text)
     return [_build(line, call, extra or {}) for call in _calls(line)]
 
 
@@ -49,9 +54,11 @@ def _calls(text: str) -> list[ast.expr]:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ParseError("a chain must read stage(argument, …) | stage(argument, …)", text, offset + (error.offset or 1)) from None
+        raise ParseError(SHAPE, text, min(offset + (error.offset or len(text.strip()) + 1), len(text) + 1)) from None
     except (ValueError, RecursionError, MemoryError):
-        raise ParseError("a chain must read stage(argument, …) | stage(argument, …)", text, 1) from None
+        raise ParseError(SHAPE, text, 1) from None
+    if node.end_col_offset != len(text.strip().encode()):  # a comment would swallow the stages behind it
+        raise ParseError(SHAPE, text, _column_of(text, node.end_col_offset or 0))
     calls: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         calls.append(node.right)
@@ -65,13 +72,14 @@ def _build(text: str, call: ast.expr, extra: Mapping[str, type[Stage]]) -> Stage
     kind = _find(text, call.func, extra)
     positional = [_literal(text, argument) for argument in call.args]
     named = {_name(text, keyword): _literal(text, keyword.value) for keyword in call.keywords}
+    if len(named) < len(call.keywords):
+        raise ParseError(f"{call.func.id} takes each of ({_field_names(kind)}) once", text, _column(text, call))
     try:
         return kind(*positional, **named)
     except NalarError as error:
         raise ParseError(str(error), text, _column(text, call)) from None
     except TypeError:
-        wanted = ", ".join(field.name for field in _fields(kind))
-        raise ParseError(f"{call.func.id} takes ({wanted})", text, _column(text, call)) from None
+        raise ParseError(f"{call.func.id} takes ({_field_names(kind)})", text, _column(text, call)) from None
 
 
 def _find(text: str, name: ast.Name, extra: Mapping[str, type[Stage]]) -> type[Stage]:
@@ -91,11 +99,11 @@ def _name(text: str, keyword: ast.keyword) -> str:
 def _literal(text: str, node: ast.expr) -> Any:
     """The value of a literal; anything that would have to be computed is an error."""
     match node:
-        case ast.Constant(value=int() | float() | str() as value):
+        case ast.Constant(value=None | int() | float() | str() as value):
             return value
         case ast.Name(id=name) if name in NAMES:
             return NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand) if isinstance(value := _literal(text, operand), int | float):
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if _is_number(value := _literal(text, operand)):
             return -value
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_literal(text, item) for item in items]
@@ -115,11 +123,23 @@ def _keys(text: str, node: ast.Dict, keys: list[ast.expr | None]) -> list[ast.ex
 def _print_literal(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple) and value and all(isinstance(item, tuple) and isinstance(item[-1], float) for item in value):
+    if isinstance(value, tuple) and value and all(map(_is_pair, value)):
         return "{" + ", ".join(f"{token}: {_print_literal(amount)}" for token, amount in value) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_print_literal, value)) + "]"
     return repr(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], float)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _field_names(kind: Any) -> str:
+    return ", ".join(field.name for field in _fields(kind))
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:
@@ -127,7 +147,10 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 
 
 def _column(text: str, node: ast.expr) -> int:
+    return _column_of(text, node.col_offset)
+
+
+def _column_of(text: str, offset: int) -> int:
     """The column in the text as given, from 1; ast counts bytes of the stripped text."""
-    stripped = text.strip()
     lead = len(text) - len(text.lstrip())
-    return lead + len(stripped.encode()[: node.col_offset].decode(errors="ignore")) + 1
+    return lead + len(text.strip().encode()[:offset].decode(errors="ignore")) + 1

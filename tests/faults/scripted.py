@@ -4,8 +4,8 @@
     model.generate(PROMPT, temperature=0, stop="\\n")
 
 A step of a script is one token's bytes; a list of them, the best first (a mask that takes the best leaves the next); or a whole
-row of logits.  Equal bytes are one id.  ``END`` and ``OTHER_END`` are end ids without bytes.  After its last step the script
-says ``b"~"``.
+row of logits, with −inf for further ids.  Equal bytes are one id.  ``END`` and ``OTHER_END`` are end ids without bytes.  After
+its last step the script says ``b"~"``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,16 @@ class ScriptedVocabulary:
 
     pieces: tuple[bytes, ...]
     ends: frozenset[int] = frozenset({1, 2})
+    begin: tuple[int, ...] = ()
     chat_template: str | None = None
 
     @property
     def size(self) -> int:
         return len(self.pieces)
+
+    @property
+    def controls(self) -> dict[str, int]:
+        return {END.decode(): 1, OTHER_END.decode(): 2}
 
     def id_of(self, piece: bytes) -> int:
         return {END: 1, OTHER_END: 2}.get(piece) or self.pieces.index(piece, 3)
@@ -102,11 +107,11 @@ class Scripted:
         return lent
 
 
-def scripted(script: Ids[Step], *, pieces: Mapping[int, bytes] | None = None, size: int | None = None, **limits: Any) -> Model:
-    """A model that follows ``script``.  ``pieces``: more ids with bytes; ``size``: at least so many ids."""
+def scripted(script: Ids[Step], *, pieces: Mapping[int, bytes] | None = None, **limits: Any) -> Model:
+    """A model that follows ``script``.  ``pieces``: the bytes of more ids."""
     said = [piece for step in script if not isinstance(step, np.ndarray) for piece in ([step] if isinstance(step, bytes) else step)]
     known = [b"", b"", b"", REST, *(piece for piece in dict.fromkeys(said) if piece not in (END, OTHER_END, REST))]
-    wide = max([len(known), size or 0, *(token + 1 for token in pieces or ())])
+    wide = max([len(known), *(token + 1 for token in pieces or ()), *(step.size for step in script if isinstance(step, np.ndarray))])
     known += [b"?"] * (wide - len(known))
     for token, piece in (pieces or {}).items():
         known[token] = piece
@@ -123,7 +128,7 @@ def told(model: Model, *, chain: Chain | None = None, **fields: Any) -> list[str
 
 def _row(step: Step, vocabulary: ScriptedVocabulary) -> np.ndarray:
     if isinstance(step, np.ndarray):
-        return step
+        return np.concatenate([step, np.full(max(0, vocabulary.size - step.size), -np.inf)])
     row = np.full(vocabulary.size, UNSAID)
     for place, piece in enumerate([step] if isinstance(step, bytes) else step):
         row[vocabulary.id_of(piece)] = -STEP * place

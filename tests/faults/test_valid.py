@@ -21,6 +21,7 @@ from faults.scripted import PROMPT, scripted
 from nalar import Chain, Distribution, History, Key, Sampler, SamplingParams, sample, sample_batch
 from nalar.cli.commands import run
 from nalar.errors import InvalidType, InvalidValue, NalarError, PromptTooLong
+from nalar.model import LAW_FIELDS
 from nalar.stages import Ban, Bias, Frequency, MinP, MinTokens, Presence, Repetition, Temperature, TopK, TopP
 
 INF, NAN = math.inf, math.nan
@@ -38,24 +39,23 @@ class Case:
     why: str
 
 
-ALL_50 = list(range(50))
 CASES = [
-    Case("B076-minus-zero", "vLLM: ranges differed between two doors of one server", [{"temperature": -0.0}], [0, 9, 0], [1], "-0.0 acts as 0"),
-    Case("B076-hot", "vLLM: 3.0 passed in one door only", [{"temperature": 2.0}, {"temperature": 3.0}], [0, 9, 0], [0, 1, 2], "any finite T >= 0"),
-    Case("B077-top_p", "LlamaFactory: `top_p or 1.0` inverted the request", [{"top_p": 0.0}, {"top_p": 0}], [0, 0, 1], [2], "never widened"),
+    Case("B076-minus-zero", "vLLM: two doors, two ranges", [{"temperature": -0.0}], [0, 9, 0], [1], "-0.0 acts as 0"),
+    Case("B076-hot", "vLLM: 3.0 passed one door only", [{"temperature": 2.0}, {"temperature": 3.0}], [0, 9, 0], [0, 1, 2], "any finite T"),
+    Case("B077-top_p", "LlamaFactory: `top_p or 1.0`", [{"top_p": 0.0}, {"top_p": 0}], [0, 0, 1], [2], "the narrowest is never widened"),
     Case("B077-temperature", "the same idiom", [{"temperature": 0.0}, {"temperature": 0}], [0, 1, 0], [1], "0 is greedy, not a default"),
     Case("B077-top_k-and-min_p", "the same idiom", [{"top_k": 0}, {"min_p": 0.0}], [0, 9, 0], [0, 1, 2], "0 is off here, documented"),
-    Case("B079-top_p-0", "transformers: NaN in one framework, the top token in two others", [{"top_p": 0.0}], [1, 2, 3], [2], "id 2 on every path"),
-    Case("B080-top_p-1", "distilabel: the usual default was refused", [{"top_p": 1.0}, {"top_p": 1}], [3, -700, 0], [0, 1, 2], "valid, exact no-op"),
+    Case("B079-top_p-0", "transformers: NaN in one framework", [{"top_p": 0.0}], [1, 2, 3], [2], "id 2 on every path"),
+    Case("B080-top_p-1", "distilabel: the default was refused", [{"top_p": 1.0}, {"top_p": 1}], [3, -700, 0], [0, 1, 2], "valid, a no-op"),
     Case(
         "B081-top_k-0-is-off", "llama-cpp-python: 0 acted as 1", [{"top_k": 0, "temperature": 0.72, "top_p": 0.73}],
-        [0.0, 2.8, 2.9, 3.0], [1, 2, 3], "weights at T=0.72: 1, 0.870, 0.757, 0.016; before the third 70.8 % < 73 %, before the fourth 99.4 %",
+        [0.0, 2.8, 2.9, 3.0], [1, 2, 3], "weights at T=0.72: 1, 0.870, 0.757, 0.016; 70.8 % before the third, 99.4 % before the fourth",
     ),
     Case("B083-top_k-0", "lattice: an empty set became id 0", [{"top_k": 0, "top_p": 0.9}], [0, 0, 9], [2], "p(2) = 0.9998 > 0.9"),
-    Case("B084-top_k-unset", "tpu-inference: the default was greedy", [{}, {"top_k": None}, {"top_k": -1}, {"top_k": 0}], [0.5] * 50, ALL_50, "off"),
-    Case("B085-top_k-too-large", "vLLM: crash", [{"top_k": 5}, {"top_k": 6}, {"top_k": 100_000}], [0, 1, 2, 1, 0], [0, 1, 2, 3, 4], "no-op"),
-    Case("B087-top_k-equals-the-vocabulary", "mlx-lm: refused", [{"top_k": 5}], [0, 1, 2, 1, 0], [0, 1, 2, 3, 4], "no-op"),
-    Case("B095-temperature-0", "llamafarm: T=0 still drew at random", [{"temperature": 0}], [1.0, 1.1, 0.9], [1], "id 1 every time: its law is 1"),
+    Case("B084-unset", "tpu-inference: greedy", [{}, {"top_k": None}, {"top_k": -1}, {"top_k": 0}], [0.5] * 50, list(range(50)), "off"),
+    Case("B085-too-large", "vLLM: crash", [{"top_k": 5}, {"top_k": 6}, {"top_k": 100_000}], [0, 1, 2, 1, 0], [0, 1, 2, 3, 4], "no-op"),
+    Case("B087-top_k-is-the-vocabulary", "mlx-lm: refused", [{"top_k": 5}], [0, 1, 2, 1, 0], [0, 1, 2, 3, 4], "no-op"),
+    Case("B095-temperature-0", "llamafarm: T=0 drew at random", [{"temperature": 0}], [1.0, 1.1, 0.9], [1], "id 1 every time"),
     Case("B096-temperature-0", "nanoGPT: division by zero", [{"temperature": 0}, {"temperature": 0.0}], [1.0, 0.5, 3.0], [2], "argmax"),
 ]
 
@@ -86,7 +86,7 @@ def test_a_reported_fault_stays_away(case: Case) -> None:
 
 
 @pytest.mark.parametrize("ask", [{"top_p": 1.0}, {"top_k": 0}, {"top_k": 5}, {"top_k": 100_000}],
-                         ids=["B080-exact", "B081-exact", "B087-exact", "B085-exact"])  # fmt: skip
+                         ids=["B080-exact", "B081-exact", "B087-exact", "B085-exact"])
 def test_a_filter_that_is_off_changes_no_bit(ask: dict[str, Any]) -> None:
     row = [0.3, -1.7, 2.9, 0.0, -40.0]
     for _, law in every_path(SamplingParams(**ask), row):
@@ -101,19 +101,21 @@ def _same(one: Distribution, other: Distribution) -> bool:
 REFUSED = [
     ("B073-not-finite", "sglang: the check was t < 0, false for NaN", [{"temperature": value} for value in (NAN, INF, -INF)]),
     ("B075-from-json", "Rapid-MLX: NaN crashed the GPU, and the message echoed it into JSON", [
-        {name: value} for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+        {name: value} for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty")
         for value in json.loads('[NaN, Infinity, -Infinity, "NaN", "Infinity"]')
     ]),
     ("B089-min_tokens_to_keep", "transformers: 0 was accepted and could empty the row", [{"min_tokens_to_keep": 0, "top_p": 1e-9}]),
     # the design wins over the report: 0 is no "zero tokens" but an error; prompts are scored by `prompt_logprobs`
     ("B091-max_tokens", "ms-swift, DeepSpeed: a negative budget was accepted", [{"max_tokens": value} for value in (-239, -1, 0, None)]),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("id", "fault", "asks"), REFUSED, ids=lambda value: value if isinstance(value, str) and value[0] == "B" else "")
-def test_what_the_report_calls_an_error_is_one_at_every_door(id: str, fault: str, asks: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("asks", [pytest.param(asks, id=id) for id, _, asks in REFUSED])
+def test_what_the_report_calls_an_error_is_one_at_every_door(asks: list[dict[str, Any]]) -> None:
     with nalar.load("toy") as model:
-        doors: list[Callable[..., Any]] = [SamplingParams().replace, lambda ask: model.generate("The ", **ask), lambda ask: SamplingParams(**ask)]
+        doors: list[Callable[..., Any]] = [
+            SamplingParams().replace, lambda ask: SamplingParams(**ask), lambda ask: model.generate("The ", **ask),
+        ]
         for ask in asks:
             for door in doors:
                 with pytest.raises((ValueError, TypeError)) as caught:
@@ -123,15 +125,16 @@ def test_what_the_report_calls_an_error_is_one_at_every_door(id: str, fault: str
 
 
 @pytest.mark.parametrize(("value", "good"), [
-    ("-0.0", True), ("0", True), ("2.0", True), ("3.0", True), ("-1", False), ("nan", False), ("inf", False), ("-inf", False), ("1e400", False),
-])  # fmt: skip
+    ("-0.0", True), ("0", True), ("2.0", True), ("3.0", True),
+    ("-1", False), ("nan", False), ("inf", False), ("-inf", False), ("1e400", False),
+])
 def test_b076_one_range_of_temperature_at_every_door(value: str, good: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """B076, and B073 on the command line: parameters, stage, chain's text and command agree."""
     number = float(value)
     doors: list[Callable[[], Any]] = [
-        lambda: SamplingParams(temperature=number), lambda: SamplingParams().replace({"temperature": number}), lambda: Temperature(number),
-        lambda: Chain.parse(f"temperature({value})"),
-    ]  # fmt: skip
+        lambda: SamplingParams(temperature=number), lambda: SamplingParams().replace({"temperature": number}),
+        lambda: Temperature(number), lambda: Chain.parse(f"temperature({value})"),
+    ]
     for door in doors:
         if good:
             door()
@@ -139,8 +142,9 @@ def test_b076_one_range_of_temperature_at_every_door(value: str, good: bool, cap
             with pytest.raises(NalarError):
                 door()
     status = run(["generate", "The ", "--model", "toy", "--max-tokens", "1", f"--temperature={value}"])
-    assert (status == 0) is good
-    assert good or ("temperature" in (told := capsys.readouterr().err) and len(told.splitlines()) == 1)
+    told = capsys.readouterr().err
+    assert status == (0 if good else 2)
+    assert good or ("temperature" in told and len(told.splitlines()) == 1)
 
 
 def test_b077_zeros_are_values_on_the_command_line_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +165,7 @@ def test_b088_more_logprobs_than_tokens_is_a_clean_refusal() -> None:
     with pytest.raises(InvalidValue, match=r"logprobs must be an integer in \[0, 8\], got 20"):
         sample(row, Chain(), Key(1), logprobs=20)
     assert [best.token for best in sample(row, Chain(), Key(1), logprobs=8).top] == list(range(7, -1, -1))
-    model = scripted([row], size=8)
+    model = scripted([row])
     for call in (model.generate, model.generate_n):
         with pytest.raises(InvalidValue, match="logprobs"):
             call(PROMPT, logprobs=20, max_tokens=2)
@@ -184,14 +188,13 @@ def test_b091_a_budget_is_never_what_the_prompt_left() -> None:
         assert (len(out.tokens), out.finish_reason) == (1, "length")
 
 
-@pytest.mark.parametrize("name", [
-    field.name for field in fields(SamplingParams) if field.name not in {"max_tokens", "stop", "stop_tokens", "ignore_eos", "seed", "n", "logprobs"}
-])  # fmt: skip
+@pytest.mark.parametrize("name", [*LAW_FIELDS, "min_tokens"])
 def test_b095_what_is_asked_reaches_the_chain(name: str) -> None:
     """B095: a documented penalty argument was never passed on.  Right: each parameter of the law changes the law."""
     value = {
-        "temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "logit_bias": {1: 2.0}, "allowed_tokens": [0, 1], "banned_tokens": [1], "min_tokens": 9,
-    }.get(name, 1.5)  # fmt: skip
+        "temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "logit_bias": {1: 2.0},
+        "allowed_tokens": [0, 1], "banned_tokens": [1], "min_tokens": 9,
+    }.get(name, 1.5)
     row, history = [1.0, 2.0, 0.5], History(prompt=[1], output=[1, 0])
     changed = Chain.from_params(SamplingParams(**{name: value}), ends=[2]).distribution(row, history)
     assert not _same(changed, Chain().distribution(row, history))
@@ -212,7 +215,10 @@ OUTSIDE: dict[str, st.SearchStrategy[Any]] = {  # by name, whatever is not in th
     "repetition_penalty": FLOATS.filter(lambda value: not 0 < value < INF) | WRONG | st.none(),
     "frequency_penalty": st.sampled_from([NAN, INF, -INF]) | WRONG | st.none(),
     "presence_penalty": st.sampled_from([NAN, INF, -INF]) | WRONG | st.none(),
-    "logit_bias": st.sampled_from([{1: NAN}, {1: INF}, {-1: 1.0}, {2**31: 1.0}, {"1": 1.0}, {True: 1.0}, {1: True}, {1: "x"}, {1: None}, {(): 1.0}, 5, "ab"]),
+    "logit_bias": st.sampled_from([
+        {1: NAN}, {1: INF}, {-1: 1.0}, {2**31: 1.0}, {"1": 1.0}, {True: 1.0}, {1: True}, {1: "x"}, {1: None},
+        {(): 1.0}, 5, "ab", [(1, 1.0), (1, 2.0)],
+    ]),
     "allowed_tokens": BAD_IDS, "banned_tokens": BAD_IDS | st.none(), "stop_tokens": BAD_IDS | st.none(),
     "min_tokens": INTEGERS.filter(lambda value: not 0 <= value <= 256) | st.floats() | WRONG | st.none(),
     "max_tokens": INTEGERS.filter(lambda value: value < 1) | st.floats() | WRONG | st.none(),
@@ -221,7 +227,7 @@ OUTSIDE: dict[str, st.SearchStrategy[Any]] = {  # by name, whatever is not in th
     "seed": INTEGERS.filter(lambda value: not 0 <= value < 2**64) | st.floats() | WRONG,
     "n": INTEGERS.filter(lambda value: value < 1) | st.floats() | WRONG | st.none(),
     "logprobs": INTEGERS.filter(lambda value: value < 0) | st.floats() | WRONG,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams)])  # a new field without a row here is an error
@@ -235,26 +241,20 @@ def test_a_value_outside_its_range_is_an_error_that_names_it(name: str, data: st
         SamplingParams().replace({name: value})
 
 
-@pytest.mark.parametrize("value", [np.complex64(0.5), np.complex128(0.5), np.array(True), np.array(False)], ids=repr)
-@pytest.mark.filterwarnings("ignore")  # a user's session does not turn warnings into errors
-def test_a_complex_number_or_an_array_of_bool_is_no_number(value: Any) -> None:
-    for name in ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty"):
-        with pytest.raises(InvalidType, match=name):
-            SamplingParams(**{name: value})
-
-
 NEUTRAL: dict[str, list[Any]] = {
     "temperature": [1, 1.0], "top_k": [0, -1, None], "top_p": [1, 1.0], "min_p": [0, 0.0, -0.0], "repetition_penalty": [1, 1.0],
     "frequency_penalty": [0, 0.0, -0.0], "presence_penalty": [0, 0.0, -0.0], "logit_bias": [{}, ()], "allowed_tokens": [None],
     "banned_tokens": [(), []], "min_tokens": [0], "stop_tokens": [()], "ignore_eos": [True, False],
-}  # fmt: skip
-STAGES = [Temperature(1), TopK(0), TopK(99), TopP(1), MinP(0), Repetition(1), Frequency(0), Presence(-0.0), Bias({}), Ban([]), MinTokens(0, [1])]
+}
+STAGES = [
+    Temperature(1), TopK(0), TopK(99), TopP(1), MinP(0), Repetition(1), Frequency(0), Presence(-0.0), Bias({}), Ban([]), MinTokens(0, [1]),
+]
 
 
 @given(
     row=st.lists(st.floats(-1e4, 1e4) | st.just(-INF), min_size=2, max_size=12).filter(lambda row: max(row) > -INF),
     tokens=st.lists(st.integers(0, 12), max_size=6), dtype=st.sampled_from([np.float16, np.float32, np.float64]),
-)  # fmt: skip
+)
 def test_a_neutral_value_is_the_exact_identity(row: list[float], tokens: list[int], dtype: Any) -> None:
     array, history = np.array(row, dtype), History(prompt=tokens[:3], output=tokens[3:])
     plain = Chain().distribution(array, history)

@@ -34,7 +34,7 @@ def model_options(command: Command) -> Command:
     return _apply(command, [
         click.option("-m", "--model", default="smollm2", show_default=True, metavar="NAME|PATH", help="smollm2, toy, or a .gguf file."),
         click.option("--context", type=int, metavar="TOKENS", help="Tokens a sequence can hold.  [default: the engine's choice]"),
-        click.option("--threads", type=int, metavar="N", help="Processor threads.  [default: all usable]"),
+        click.option("--threads", type=int, metavar="N", help="Processor threads.  [default: half the cores]"),
         click.option("--reproducible", is_flag=True, help="Rows do not depend on how many are computed at once; slower."),
     ])
 

@@ -36,7 +36,7 @@ def bar(share: float, width: int) -> str:
     """A bar of ``share`` of ``width`` cells, to an eighth of a cell.
 
     >>> bar(0.5, 4), bar(0.0, 4), bar(0.3, 4)
-    ('██', '', '█▏')
+    ('██', '', '█▎')
     """
     eighths = min(round(max(share, 0.0) * width * 8), width * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

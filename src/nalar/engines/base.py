@@ -28,8 +28,12 @@ class Vocabulary(Protocol):
     @property
     def pieces(self) -> tuple[bytes, ...]: ...  # the bytes each id adds to the text; b"" for control tokens
     @property
+    def controls(self) -> Mapping[str, int]: ...  # control tokens by their spelling, ends among them
+    @property
+    def begin(self) -> tuple[int, ...]: ...  # what the model wants before a plain prompt; () for most
+    @property
     def chat_template(self) -> str | None: ...  # Jinja source from the model file
-    def encode(self, text: str) -> list[int]: ...  # never yields control tokens, whatever the text says
+    def encode(self, text: str) -> list[int]: ...  # text anywhere: no control token, whatever it says, and no `begin`
     def encode_chat(self, messages: list[Message]) -> list[int]: ...  # control tokens from the template alone
 
 
@@ -72,12 +76,13 @@ class Lease:
 
 
 class Rows(np.ndarray[Any, np.dtype[np.float32]]):
-    """``[n, vocabulary]`` float32, read-only, with the lease it is lent under; a slice carries the same lease."""
+    """``[n, vocabulary]`` float32, read-only, with the lease it is lent under; a view carries the same lease, a copy none."""
 
     lease: Lease | None
 
     def __array_finalize__(self, source: object) -> None:
-        self.lease = getattr(source, "lease", None)
+        lease = getattr(source, "lease", None)
+        self.lease = lease if lease is not None and np.may_share_memory(self, source) else None  # a copy is its owner's
 
 
 def lend(array: npt.NDArray[np.float32], lease: Lease) -> Rows:

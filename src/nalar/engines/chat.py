@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from nalar.engines.base import Message
-from nalar.errors import EngineError, InvalidType, InvalidValue, MissingPackage
+from nalar.engines.messages import ROLES, check_messages
+from nalar.errors import EngineError, InvalidValue, MissingPackage
 
 try:
     from jinja2 import Template
@@ -27,9 +28,9 @@ try:
 except ImportError:
     raise MissingPackage("chat templates need jinja2, which is not installed: pip install 'nalar[llama]'") from None
 
-__all__ = ["Chat", "Segment", "check_messages"]
+__all__ = ["Chat", "Segment"]
 
-ROLES = ("system", "user", "assistant", "tool")
+TEMPLATE_ROLES = (*ROLES, "tool")
 LONGEST_TEMPLATE = 1 << 18  # characters; the longest published ones are about a tenth of it
 
 
@@ -60,7 +61,7 @@ class Chat:
         Raises ``InvalidType`` or ``InvalidValue`` for messages that are not ones or that the template refuses, and
         ``EngineError`` when the template itself is broken or passes a bound.
         """
-        checked = check_messages(messages)
+        checked = check_messages(messages, TEMPLATE_ROLES)
         hidden = _Hidden()
         guarded = [{**message, "content": self._guard.hide(message["content"], hidden)} for message in checked]
         return hidden.split(self._render(guarded))
@@ -83,36 +84,6 @@ class Chat:
         if len(self._source) > LONGEST_TEMPLATE:
             raise EngineError(f"the model's chat template must have at most {LONGEST_TEMPLATE} characters, got {len(self._source)}")
         return self._sandbox.from_string(self._source)
-
-
-def check_messages(messages: Any) -> list[dict[str, str]]:
-    """The messages as plain dicts, or an error that names the place: ``messages[2]["role"] must be …``."""
-    if not isinstance(messages, list | tuple):
-        raise InvalidType(f"messages must be a list of mappings with role and content, got {messages!r:.80}")
-    if not messages:
-        raise InvalidValue("messages must hold at least one message, got an empty list")
-    return [_check_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
-
-
-def _check_message(name: str, message: Any) -> dict[str, str]:
-    if not isinstance(message, Mapping):
-        raise InvalidType(f"{name} must be a mapping with role and content, got {message!r:.80}")
-    if set(message) != {"role", "content"}:
-        raise InvalidValue(f"{name} must have the keys role and content and no others, got {sorted(map(str, message))}")
-    for key, value in message.items():
-        if not isinstance(value, str):
-            raise InvalidType(f'{name}["{key}"] must be a string, got {value!r:.80}')
-    if message["role"] not in ROLES:
-        raise InvalidValue(f'{name}["role"] must be one of {", ".join(ROLES)}, got {message["role"]!r:.80}')
-    _check_encodable(f'{name}["content"]', message["content"])
-    return {"role": message["role"], "content": message["content"]}
-
-
-def _check_encodable(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as problem:
-        raise InvalidValue(f"{name} must be text that UTF-8 can encode, got {text[problem.start]!r} at {problem.start}") from None
 
 
 class _Hidden:

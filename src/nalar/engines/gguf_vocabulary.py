@@ -25,7 +25,7 @@ class _Tables:
     attributes: list[int]
     pieces: list[bytes]
     ends: list[int]
-    controls: list[str]  # the spellings of control tokens
+    controls: dict[str, int]  # control tokens by their spelling
     bos: int | None  # the id that begins every text, where the model wants one
 
 
@@ -46,16 +46,17 @@ class GgufVocabulary:
         self.pieces = tuple(tables.pieces[: self.size])
         self.ends = frozenset(token for token in tables.ends if token < self.size)
         self.chat_template = model.chat_template()
-        self._bos = tables.bos
-        self._chat = Chat(self.chat_template, tables.controls, **names) if self.chat_template else None
+        self.begin: tuple[int, ...] = () if tables.bos is None else (tables.bos,)
+        self.controls = {name: token for name, token in tables.controls.items() if token < self.size}
+        self._chat = Chat(self.chat_template, list(tables.controls), **names) if self.chat_template else None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of ``text``, the model's first token before them where it wants one.  Control tokens are never read
+        """The ids of ``text``, wherever it stands: without ``begin``.  Control tokens are never read
         out of the text.  Bytes for which the model has no token are dropped, as llama.cpp does (SmolLM2 has none for F1, F2
         and six control characters).  Raises ``InvalidType`` or ``InvalidValue`` (text that UTF-8 cannot encode)."""
         if not isinstance(text, str):
             raise InvalidType(f"text must be a string, got {text!r:.80}")
-        return self._with_bos(self._tokenize(text, control=False))
+        return self._tokenize(text, control=False)
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
         """The ids of a conversation up to the reply; control tokens come from the template alone.
@@ -73,7 +74,7 @@ class GgufVocabulary:
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         # By hand: a template may have written it already, and llama.cpp's own flag would also append an end token.
-        return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
+        return ids if ids[: len(self.begin)] == list(self.begin) else [*self.begin, *ids]
 
     def _tokenize(self, text: str, control: bool) -> list[int]:
         try:
@@ -110,7 +111,7 @@ def _read_tables(vocabulary: Any) -> _Tables:
     special = [token for token in ids if attributes[token] & CONTROL or token in ends]
     bos = int(library.llama_vocab_bos(vocabulary)) if library.llama_vocab_get_add_bos(vocabulary) else -1
     return _Tables(attributes, _read_pieces(vocabulary, len(ids), frozenset(special)), ends,
-                   [_spelling(vocabulary, token) for token in special], None if bos < 0 else bos)
+                   {_spelling(vocabulary, token): token for token in special}, None if bos < 0 else bos)
 
 
 def _read_pieces(vocabulary: Any, size: int, special: frozenset[int]) -> list[bytes]:

@@ -124,6 +124,7 @@ def _parameters(shape: Shape) -> Any:
     parameters.n_ctx, parameters.n_seq_max = shape.cells, shape.slots
     parameters.n_batch = parameters.n_ubatch = SLICE  # one call computes one slice
     parameters.n_threads = parameters.n_threads_batch = shape.threads  # several rows at once use the second
+    # Flash attention stays on where llama.cpp turns it on: without it a row depends on the cells of its neighbours.
     parameters.kv_unified = True  # or a fork would copy, and one of a part of a sequence would abort the process
     return parameters
 

@@ -64,7 +64,7 @@ class LlamaEngine:
         if options.context is not None:
             context = check_integer("context", options.context, 1, trained)
         sequences = check_integer("sequences", options.sequences, 1, MOST_SEQUENCES)
-        threads = _usable_cores() if options.threads is None else check_integer("threads", options.threads, 1, MOST_THREADS)
+        threads = _default_threads() if options.threads is None else check_integer("threads", options.threads, 1, MOST_THREADS)
         slots = sequences + (OWN_SLOTS if check_flag("reproducible", options.reproducible) else 0)
         cells = min(context * sequences, max(context, COMFORT)) + options.reproducible  # llama.cpp rounds it up
         self._model = model
@@ -244,6 +244,8 @@ def _first_wanted(places: list[Place]) -> int:
     return next((index for index, place in enumerate(places) if place.wanted), 0)
 
 
-def _usable_cores() -> int:
-    """Cores this process may run on, which a container often makes fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _default_threads() -> int:
+    """Half the cores this process may run on: threads wait for each other by spinning, so one core too many, shared with
+    another process, costs up to fifty times what it brings."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)

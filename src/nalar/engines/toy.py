@@ -10,7 +10,8 @@ Rows whose lease has ended are overwritten with NaN, so that a caller who keeps 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ __all__ = ["CONTEXT", "Toy", "ToyVocabulary", "load"]
 CONTEXT = 4096  # tokens a sequence can hold, unless asked otherwise
 STEP_TOKENS = 8192
 ROLES = {"system": 258, "user": 259, "assistant": 260}
+CONTROLS = {"<|end|>": MARK, "<|end_of_text|>": END_OF_TEXT, **{f"<|{name}|>": token for name, token in ROLES.items()}}
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -46,6 +48,8 @@ class ToyVocabulary:
     size: int = 261
     ends: frozenset[int] = frozenset({MARK, END_OF_TEXT})
     pieces: tuple[bytes, ...] = (*(bytes([byte]) for byte in range(256)), *(b"",) * 5)
+    controls: Mapping[str, int] = field(default_factory=lambda: CONTROLS, hash=False)
+    begin: tuple[int, ...] = ()
     chat_template: str | None = CHAT_TEMPLATE
 
     def encode(self, text: str) -> list[int]:

@@ -10,10 +10,11 @@ it from ``context.coin()``, and from nowhere else: then a draw stays a function 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from nalar.candidates import Candidates
-from nalar.errors import KeyRequired
+from nalar.errors import InvalidType, KeyRequired
 from nalar.history import History
 from nalar.keys import Key
 
@@ -56,6 +57,8 @@ class Stage:
     name: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
+        if "name" in get_annotations(cls) and "name" not in cls.__dict__:
+            raise InvalidType(f"a field of {cls.__name__} must not be called name: that is the stage's name in a chain's text")
         if "name" not in cls.__dict__:
             cls.name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).lstrip("_")
 

@@ -37,11 +37,14 @@ class Bias(Stage):
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         pairs = dict(self.values)
+        if not pairs:
+            return candidates
         ids, amounts = np.array(list(pairs), np.int32), np.array(list(pairs.values()))
         _check_inside("bias", ids.tolist(), context.vocabulary)
         places = candidates.where(ids)
         logits = candidates.logits.copy()
-        logits[places] += amounts[np.isin(ids, candidates.ids)]
+        with np.errstate(over="ignore"):
+            logits[places] += amounts[np.isin(ids, candidates.ids)]
         return candidates.replace(logits)
 
 
@@ -114,6 +117,8 @@ class MinTokens(Stage):
 
 def _without(stage: str, ids: Iterable[int], candidates: Candidates, context: Context) -> Candidates:
     _check_inside(stage, ids, context.vocabulary)
+    if not ids:
+        return candidates
     mask = np.zeros(candidates.ids.size, np.bool_)
     mask[candidates.where(np.array(list(ids), np.int32))] = True
     return candidates.masked(mask)

@@ -69,6 +69,8 @@ class Repetition(Penalty):
         check_number(self.name, self.value, 0, above=True)
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 1:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
         old = candidates.logits[places]
@@ -91,9 +93,11 @@ class Frequency(Penalty):
     """
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 0:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
-        return _edited(candidates, places, candidates.logits[places] - self.value * seen.count_at(candidates.ids[places]))
+        return _lowered(candidates, places, self.value, seen.count_at(candidates.ids[places]))
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,11 @@ class Presence(Penalty):
     """
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.value == 0:
+            return candidates
         seen = occurrences(self, context)
         places = candidates.where(seen.ids)
-        return _edited(candidates, places, candidates.logits[places] - self.value * seen.fade_at(candidates.ids[places]))
+        return _lowered(candidates, places, self.value, seen.fade_at(candidates.ids[places]))
 
 
 class Seen(NamedTuple):
@@ -170,6 +176,15 @@ def _edited(candidates: Candidates, places: npt.NDArray[np.intp], values: npt.ND
     logits = candidates.logits.copy()
     logits[places] = values
     return candidates.replace(logits)
+
+
+def _lowered(
+    candidates: Candidates, places: npt.NDArray[np.intp], value: float, times: npt.NDArray[np.float64]
+) -> Candidates:
+    """logit − value · times; a masked token stays masked, whatever the value."""
+    old = candidates.logits[places]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _edited(candidates, places, np.where(np.isneginf(old), old, old - value * times))
 
 
 def _blend(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64], fade: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

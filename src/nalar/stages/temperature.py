@@ -35,6 +35,8 @@ class Temperature(Stage):
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
+        if self.value == 1:
+            return candidates
         if self.value == 0:
             return candidates.replace(np.where(np.arange(logits.size) == np.argmax(logits), 0.0, -np.inf))
         with np.errstate(over="ignore"):

@@ -88,9 +88,10 @@ class TopP(Stage):
         order = np.argsort(-logits, kind="stable")  # ids ascend, so equals stay in id order
         cumulative = np.cumsum(weights(logits)[order])
         before = np.concatenate(([0.0], cumulative[:-1]))
-        target = self.p * self._total(candidates, float(cumulative[-1]))
+        target = self.p * self._total(candidates, float(cumulative[-1])) if self.p > 0 else 0.0
         kept = int((before < target).sum() if self.at_equality == "stop" else (before <= target).sum())
-        if not self.crossing and cumulative[kept - 1] >= target:
+        reached = cumulative[kept - 1] >= target if self.at_equality == "stop" else cumulative[kept - 1] > target
+        if not self.crossing and reached:
             kept -= 1
         kept = max(kept, 1)
         return candidates.keep(_above(logits, logits[order[kept - 1]], kept, self.ties))
@@ -98,7 +99,11 @@ class TopP(Stage):
     def _total(self, candidates: Candidates, left: float) -> float:
         if self.mass == "renormalised" or candidates.log_total is None:
             return left
-        return float(np.exp(candidates.log_total - candidates.logits.max()))
+        greatest = float(candidates.logits.max())
+        with np.errstate(over="ignore"):  # where a stage of yours removed the maximum, nothing left reaches p
+            if candidates.mass is None:
+                return float(np.exp(candidates.log_total - greatest))
+            return candidates.mass[1] * float(np.exp(candidates.mass[0] - greatest))
 
 
 @dataclass(frozen=True)
