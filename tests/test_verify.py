@@ -137,6 +137,19 @@ def test_another_attempt_decides_anew() -> None:
     assert len(outcomes) > 4
 
 
+@pytest.mark.parametrize(("probs", "draft", "wanted"), [([4, 3, 2, 1], [1, 2, 3, 4], 19 / 35), ([6, 2, 1, 1], [3, 4, 2, 1], 44 / 65)])
+def test_a_draft_that_shares_the_targets_race_noise(probs: list[int], draft: list[int], wanted: float) -> None:
+    """Coupled drafting (Daliri, Musco, Suresh, arXiv 2408.07978): P(equal) = Σ 1 / Σ max(pⱼ/pᵢ, qⱼ/qᵢ), and the target's own tokens."""
+    p, q = Distribution.from_probs(np.array(probs) / 10), Distribution.from_probs(np.array(draft) / 10)
+    accepted, runs = 0, 4000
+    for seed in range(runs):
+        key = Key(seed, position=5)
+        verdict = verify([p, p], Proposal.point([q.draw(key, "race")]), key, draw="race")
+        accepted += verdict.accepted
+        assert verdict.tokens[0] == p.draw(key, "race")
+    assert abs(accepted / runs - wanted) < 6 * (wanted * (1 - wanted) / runs) ** 0.5
+
+
 # --- defaults ---------------------------------------------------------------------------------------------------------
 
 
