@@ -31,6 +31,7 @@ LAYERS = [
     {"nalar.engines"},
     {"nalar.speculative"},
     {"nalar.exact", "nalar.monitor"},
+    {"nalar.window"},
     {"nalar.sampler"},
     {"nalar.sampler_batch"},
     {"nalar.text", "nalar.prefixes", "nalar.feed", "nalar.echo", "nalar.completion", "nalar.reply"},

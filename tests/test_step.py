@@ -132,7 +132,7 @@ def test_an_error_commits_nothing(rule: Any) -> None:
     sampler = Sampler(Chain([Remembers()]), seed=1, output=[])
     before = everything(sampler)
     for rows, proposal, error in [
-        ([[0.0, 1.0], [np.nan, 1.0]], Proposal.point([1]), BrokenRow),
+        ([[0.0, 99.0], [np.nan, 1.0]], Proposal.point([1]), BrokenRow),
         ([[0.0, 1.0]], Proposal.point([1]), InvalidValue),
         ([[0.0, 1.0]] * 2, Proposal.point([2]), InvalidValue),
         ([[0.0, 1.0]] * 2, Proposal([1], [nalar.Distribution.from_probs([1.0])]), InvalidValue),
@@ -141,6 +141,13 @@ def test_an_error_commits_nothing(rule: Any) -> None:
         with pytest.raises(error):
             sampler.step(rows, proposal, rule)
         assert everything(sampler) == before
+
+
+@pytest.mark.parametrize("rule", [None, "token"])
+def test_rows_behind_the_place_where_a_step_stops_are_not_looked_at(rule: Any) -> None:
+    sampler = Sampler(Chain([]), seed=1)
+    rows = [[0.0, 99.0], [0.0, 99.0], [np.nan, 1.0], [np.nan, 1.0]]
+    assert sampler.step(rows, Proposal.point([1, 0, 1]), rule).tokens == (1, 1)
 
 
 def test_padding_is_never_a_draft_token() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nalar.chain import Chain, Evaluation
+from nalar.chain import Chain
 from nalar.checks import INT32_MAX, check_integer
-from nalar.distribution import Distribution, Draw, check_draw
+from nalar.distribution import Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
 from nalar.history import History, States
 from nalar.keys import STREAM_VERSION, Key, fresh_seed
@@ -18,35 +18,9 @@ from nalar.speculative.lossy import Lossy
 from nalar.speculative.proposal import Proposal
 from nalar.speculative.verdict import Verdict
 from nalar.speculative.verifier import RuleLike, check_proposal, decide, describe
+from nalar.window import Walk, Window
 
 __all__ = ["Sampler", "Snapshot", "Window"]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The laws along a draft, each seeing the draft before it: ``laws[i]`` is the law after ``draft[:i]``.
-
-    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler: ``key`` is the step's.
-    No rule gets past a draft token that its law cannot draw: the stages with memory do not observe it.
-    """
-
-    draft: tuple[int, ...]
-    evaluations: tuple[Evaluation, ...]
-    states: tuple[States, ...]  # after each draft token
-    history: History
-    revision: int
-    key: Key
-
-    @property
-    def laws(self) -> tuple[Distribution, ...]:
-        """The k + 1 laws of k draft tokens."""
-        return tuple(evaluation.law for evaluation in self.evaluations)
-
-    def __len__(self) -> int:
-        return len(self.evaluations)
-
-    def __getitem__(self, index: int) -> Distribution:
-        return self.evaluations[index].law
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +88,9 @@ class Sampler:
         """Verify ``proposal`` against ``rows`` [k + 1, vocabulary], commit what is emitted, and return the Verdict.
 
         Row i follows the first i draft tokens, and its law sees them: penalties, counts, constraints, your own stages.  Without a
-        proposal there is one row and one draw.  ``rule``: see ``nalar.verify``; a lossy rule's budget is counted over this sampler's
-        whole life (``spent``).  After an error nothing is committed.
+        proposal there is one row and one draw.  A row behind the place where the step stops need not be looked at.  ``rule``: see
+        ``nalar.verify``; a lossy rule's budget is counted over this sampler's whole life (``spent``).  After an error nothing is
+        committed.
 
         >>> sampler = Sampler(Chain.parse("temperature(0)"), seed=7)
         >>> verdict = sampler.step([[0.0, 4.0], [3.0, 0.0], [0.0, 1.0]], Proposal.point([1, 1]))
@@ -125,8 +100,9 @@ class Sampler:
         draft = check_proposal(Proposal.point(()) if proposal is None else proposal)
         listed = self._rows(rows, draft.tokens)
         key, rule = self.key, rule.after(self.spent) if isinstance(rule, Lossy) else rule
-        window = self._window(listed, draft.tokens, possible=True)
-        decision, chosen = decide(window.laws, draft, key, rule, self.draw)
+        with Walk(self.chain, self.history, key, listed, draft.tokens) as walk:
+            decision, chosen = decide(walk, draft, key, rule, self.draw)
+        window = walk.window()
 
         def told(place: int, token: int, drawn: Key) -> Sample:
             return report(listed[place], window[place], token, drawn, logprobs)
@@ -139,7 +115,10 @@ class Sampler:
     def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
         """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
         tokens = tuple(check_integer("a draft token", token, 0) for token in _listed("draft", draft))
-        return self._window(self._rows(rows, tokens), tokens)
+        listed = self._rows(rows, tokens)
+        with Walk(self.chain, self.history, self.key, listed, tokens) as walk:
+            walk[len(tokens)]
+        return walk.window()
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
@@ -194,30 +173,6 @@ class Sampler:
             raise InvalidValue(f"{wanted}, got {len(listed)}")
         return listed
 
-    def _window(self, rows: list[FloatRow], draft: tuple[int, ...], *, possible: bool = False) -> Window:
-        """The laws along ``draft``; with ``possible`` only as far as the target can go, so that no stage meets an impossible past."""
-        start, key, revision = self.history.position, self.key, self.history.revision
-        try:
-            evaluations, states = self._along(rows, draft, possible)
-        finally:
-            self.history.rollback(self.history.position - start)
-            self.history.revision = revision  # the same history again, so that earlier windows of this point stay good
-        return Window(draft, evaluations, states, self.history, revision, key)
-
-    def _along(
-        self, rows: list[FloatRow], draft: tuple[int, ...], possible: bool
-    ) -> tuple[tuple[Evaluation, ...], tuple[States, ...]]:
-        evaluations: list[Evaluation] = []
-        states: list[States] = []
-        for index, row in enumerate(rows):
-            evaluation = self.chain.evaluate(row, self.history, self.key)
-            evaluations.append(evaluation)
-            if index == len(draft) or (possible and not evaluation.law.prob(draft[index]) > 0):
-                break
-            states.append(_after(evaluation, draft[index]))
-            self.history.append(draft[index], states[-1])
-        return tuple(evaluations), tuple(states)
-
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
         if window.history is not self.history or window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
@@ -240,8 +195,3 @@ def _listed(name: str, tokens: Any) -> Iterable[Any]:
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
     return tokens
-
-
-def _after(evaluation: Evaluation, token: int) -> States:
-    """The states after a draft token; one that cannot be drawn is not observed."""
-    return evaluation.after(token) if evaluation.law.prob(token) > 0 else evaluation.states

@@ -7,7 +7,7 @@ in rational arithmetic is the code that runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -18,7 +18,7 @@ from nalar.candidates import Logits, TokenIds
 from nalar.distribution import Distribution, Draw
 from nalar.keys import Key
 
-__all__ = ["Law", "Number", "Sparse", "Table", "weights_at"]
+__all__ = ["Law", "Laws", "Number", "Sparse", "Table", "weights_at"]
 
 Number = Any  # Fraction, float, …: whatever can be added, multiplied, divided and compared
 Array = npt.NDArray[Any]
@@ -33,6 +33,13 @@ class Law(Protocol):
     def arrays(self) -> tuple[TokenIds, Array]: ...  # ids ascending, and their weights
     def like(self, ids: TokenIds, weights: Array) -> Law: ...  # another law of the same form
     def draw(self, key: Key, draw: Draw = "inverse") -> int: ...  # a token, with probability weight / total
+
+
+class Laws(Protocol):
+    """A list of laws, or what makes them one by one as they are asked for."""
+
+    def __getitem__(self, index: int, /) -> Law: ...
+    def __iter__(self) -> Iterator[Law]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalar.checks import check_choice, check_integer, check_number
-from nalar.speculative.laws import Law, Number, weights_at
+from nalar.speculative.laws import Law, Laws, Number, weights_at
 from nalar.speculative.randomness import Randomness
 from nalar.speculative.rules import Decision, remainder
 
@@ -54,7 +54,7 @@ class Lossy:
         """This rule with ``spent`` taken off its budget."""
         return self if self.budget is None else replace(self, budget=max(0.0, self.budget - spent))
 
-    def __call__(self, target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
+    def __call__(self, target: Laws, tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
         spent: Number = 0
         for i, (x, p, q) in enumerate(zip(tokens, target, draft, strict=False)):
             kept, cost = self._afforded(p, q, spent)

@@ -1,7 +1,8 @@
 """Three exact rules for one drafted chain.  Each is a pure function of laws, drafted tokens and a source of randomness.
 
 ``target[i]`` is the law p after ``tokens[:i]``, k + 1 of them; ``draft[i]`` is the law q that ``tokens[i]`` was drawn from.  The number
-type is the caller's: on Fractions ``nalar.exact`` proves these very functions exact, on float64 they run in production.
+type is the caller's: on Fractions ``nalar.exact`` proves these very functions exact, on float64 they run in production.  A rule
+asks for target laws in order, and never for one behind a token that the target cannot draw: they may be made as they are asked for.
 
 Here p is the target and q the draft, as in Leviathan et al.; Chen et al. use the letters the other way round.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nalar.speculative.laws import Law, Number
+from nalar.speculative.laws import Law, Laws, Number
 from nalar.speculative.randomness import Randomness
 
 __all__ = ["RULES", "Decision", "Rule", "block", "follow", "remainder", "token"]
@@ -25,10 +26,10 @@ class Decision(NamedTuple):
     cost: Number = 0
 
 
-Rule = Callable[[Sequence[Law], Sequence[int], Sequence[Law], Randomness], Decision]
+Rule = Callable[[Laws, Sequence[int], Sequence[Law], Randomness], Decision]
 
 
-def follow(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
+def follow(target: Laws, tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
     """Draw from the target at each position, and go on while the draw equals the draft.
 
     Exact whatever the draft's law: the emitted tokens are the target's own draws.  P(accepted ≥ i) = Π p(xⱼ), which is the
@@ -42,7 +43,7 @@ def follow(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], r
     return Decision(len(tokens), random.choose(target[len(tokens)], "draw", len(tokens)))
 
 
-def token(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
+def token(target: Laws, tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
     """Accept with min(1, p/q), recover from norm([p − q]⁺), bonus after full acceptance.
 
     Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).  A token leaves with probability
@@ -54,7 +55,7 @@ def token(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], ra
     return _bonus(target, tokens, random)
 
 
-def block(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
+def block(target: Laws, tokens: Sequence[int], draft: Sequence[Law], random: Randomness) -> Decision:
     """Block verification, the optimum for one sampled chain: Sun et al. (arXiv 2403.10444, ICLR 2025).
 
         s₀ = 1,  sᵢ = min(sᵢ₋₁ · p(xᵢ)/q(xᵢ), 1)           how much of the target's mass the draft's first i tokens carry
@@ -66,10 +67,12 @@ def block(target: Sequence[Law], tokens: Sequence[int], draft: Sequence[Law], ra
     """
     if not tokens:
         return _bonus(target, tokens, random)
-    last = len(tokens) - 1
     scales: list[Number] = [1]
     for x, p, q in zip(tokens, target, draft, strict=False):
         scales.append(min(scales[-1] * p.prob(x) / q.prob(x), 1))
+        if scales[-1] == 0:
+            break  # nothing gets past this token
+    last = len(scales) - 2
     if random.below(scales[-1], 1, "accept", last):
         return _bonus(target, tokens, random)
     for i in range(last, -1, -1):
@@ -91,5 +94,5 @@ def _stops(left: Number, scale: Number, random: Randomness, row: int) -> bool:
     return random.below(left, left + (1 - scale), "accept", row)
 
 
-def _bonus(target: Sequence[Law], tokens: Sequence[int], random: Randomness) -> Decision:
+def _bonus(target: Laws, tokens: Sequence[int], random: Randomness) -> Decision:
     return Decision(len(tokens), random.choose(target[len(tokens)], "recover", len(tokens)))

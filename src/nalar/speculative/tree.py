@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nalar.errors import InvalidValue
-from nalar.speculative.laws import Law, Number
+from nalar.speculative.laws import Law, Laws, Number
 from nalar.speculative.randomness import Randomness
 from nalar.speculative.rules import remainder
 
@@ -50,7 +50,7 @@ class Branches:
         return [self.tokens[child] for child in self.of(node) if self.laws[child] is None]
 
 
-def follow_tree(target: Sequence[Law], drafts: Branches, random: Randomness) -> Branch:
+def follow_tree(target: Laws, drafts: Branches, random: Randomness) -> Branch:
     """Draw from the target at each depth, and descend while the draw is a child: ``follow`` on a tree.
 
     Optimal where all children are deterministic, and the same tokens as without a draft.
@@ -64,7 +64,7 @@ def follow_tree(target: Sequence[Law], drafts: Branches, random: Randomness) -> 
         node, depth = child, depth + 1
 
 
-def tree(target: Sequence[Law], drafts: Branches, random: Randomness) -> Branch:
+def tree(target: Laws, drafts: Branches, random: Randomness) -> Branch:
     """Hybrid conditional optimal transport.  At a node with target p that carries the scale s (1 at the root):
 
         m(x) = min(s·p(x), q(x)) outside the deterministic children D;  a = m(y)/q(y) for the sampled child y, drawn from q
@@ -82,7 +82,7 @@ def tree(target: Sequence[Law], drafts: Branches, random: Randomness) -> Branch:
     return left
 
 
-def _try(node: int, scale: Number, target: Sequence[Law], drafts: Branches, random: Randomness) -> Branch | None:
+def _try(node: int, scale: Number, target: Laws, drafts: Branches, random: Randomness) -> Branch | None:
     """The branch on which the draft was left below ``node`` or at it; None where ``node`` is rejected."""
     p, fixed, left = target[node + 1], drafts.fixed(node), 1
     for child, carried in _shares(node, scale, p, drafts):

@@ -10,7 +10,7 @@ from nalar.distribution import Distribution, Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
 from nalar.keys import Key
 from nalar.sampling import Sample
-from nalar.speculative.laws import Law, Sparse
+from nalar.speculative.laws import Law, Laws, Sparse
 from nalar.speculative.lossy import Lossy
 from nalar.speculative.proposal import Proposal
 from nalar.speculative.randomness import Keyed, address
@@ -45,7 +45,7 @@ def verify(
     if vocabulary is not None:
         for token in proposal.tokens:
             check_integer("a draft token", token, 0, vocabulary - 1)
-    decision, name = decide(target, proposal, key, rule, draw)
+    decision, name = decide([Sparse.of(law) for law in target], proposal, key, rule, draw)
 
     def told(place: int, token: int, key: Key) -> Sample:
         return Sample(token, target[place].logprob(token), key)
@@ -54,14 +54,12 @@ def verify(
 
 
 def decide(
-    target: Sequence[Distribution], proposal: Proposal, key: Key, rule: RuleLike, draw: Draw = "inverse"
+    target: Laws, proposal: Proposal, key: Key, rule: RuleLike, draw: Draw = "inverse"
 ) -> tuple[Decision, str | Lossy]:
-    """The decision, and the rule that made it.  ``target`` may end with the law that cannot draw its draft token: nothing gets past it."""
+    """The decision, and the rule that made it."""
     chosen = check_rule(rule, proposal)
     random = Keyed(check_key(key, proposal), check_draw(draw))
-    laws = [Sparse.of(law) for law in target]
-    decision = (chosen if isinstance(chosen, Lossy) else RULES[chosen])(laws, proposal.tokens[: len(laws)], _drafts(proposal), random)
-    return decision, chosen
+    return (chosen if isinstance(chosen, Lossy) else RULES[chosen])(target, proposal.tokens, _drafts(proposal), random), chosen
 
 
 def describe(decision: Decision, rule: str | Lossy, proposal: Proposal, key: Key, told: Describe) -> Verdict:
