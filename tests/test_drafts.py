@@ -148,8 +148,13 @@ def test_a_draft_engine_with_little_context_drafts_less_and_then_nothing() -> No
         assert len(draft.propose(History([65] * length), KEY, 8)) == wanted
 
 
-class Padded(ToyVocabulary):
-    """The same vocabulary with more or fewer ids at the end."""
+def test_a_draft_that_finds_no_room_proposes_nothing() -> None:
+    engine = Toy(sequences=1)
+    taken = engine.open()
+    draft = ModelDraft(engine).begin(Toy())
+    assert len(draft.propose(History([65]), KEY, 3)) == 0
+    engine.close(taken)
+    assert len(draft.propose(History([65]), KEY, 3)) == 3
 
 
 def test_vocabularies_may_differ_in_padding_and_in_nothing_else() -> None:

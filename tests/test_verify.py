@@ -207,6 +207,15 @@ def test_nothing_is_accepted_with_probability_zero() -> None:
         assert RULES[rule]([Sparse.of(p)] * 2, (0,), [Sparse.of(q)], Fixed(0.0))[:2] == (0, 1)
 
 
+@pytest.mark.parametrize("rule", ["follow", "token", "block", lenient(0.1), typical(0.0, 0.0), relaxed(9, 1.0)], ids=str)
+def test_the_production_comparison_is_strict(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every uniform 0.0 an impossible token is still rejected, and a possible one accepted."""
+    monkeypatch.setattr(Key, "uniform", lambda self, *how: 0.0)
+    p, q = Distribution.from_probs([0.5, 0.5], ids=[1, 2]), Distribution.from_probs([0.5, 0.5], ids=[0, 1])
+    assert verify([p, p], Proposal([0], [q]), KEY, rule).accepted == 0
+    assert verify([p, p], Proposal([1], [q]), KEY, rule).accepted == 1
+
+
 def test_tiny_and_wide_probabilities() -> None:
     wide = Chain([]).distribution(np.linspace(0, -700, 60))
     flat = Distribution.from_probs(np.full(60, 1 / 60))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from nalar.distribution import Draw
@@ -50,4 +50,4 @@ def address(key: Key, purpose: Purpose, row: int) -> Key:
     """
     if key.position is None:
         raise InvalidValue("key must have a position, the step's start, got None")
-    return key.at(key.position + row) if purpose == "draw" else replace(key, row=row, purpose=purpose)
+    return key.at(key.position + row) if purpose == "draw" else key.place(row, purpose)

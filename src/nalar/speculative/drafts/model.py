@@ -9,7 +9,7 @@ from nalar.chain import Chain
 from nalar.checks import check_integer
 from nalar.engines.base import Engine, Vocabulary, Work
 from nalar.engines.base import Sequence as EngineSequence
-from nalar.errors import InvalidValue
+from nalar.errors import EngineFull, InvalidValue
 from nalar.history import History
 from nalar.keys import Key
 from nalar.sampling import Sample, check_chain, sample
@@ -56,16 +56,11 @@ class SampledDraft:
         length = min(length, limits.context - len(tokens) + 1)
         if length < 1 or not tokens or not all(0 <= token < self._size for token in tokens):
             return Proposal.point(())
-        if self._sequence is None:
-            self._sequence = self._engine.open()
-        pending = self._caught_up(self._sequence, tokens)
-        ahead, drawn = history.copy(), list[Sample]()
-        for index in range(length):
-            rows = self._engine.step([Work(self._sequence, tuple(pending))])[0]
-            drawn.append(sample(rows[-1], self._chain, key.draft(index), ahead, keep_law=True, vocabulary=self._size))
-            ahead.append(drawn[-1].token)
-            pending = [drawn[-1].token]
-        return Proposal.sampled(drawn)
+        try:
+            return Proposal.sampled(self._drawn(history.copy(), tokens, key, length))
+        except EngineFull:  # a draft that finds no room is no reason to fail
+            self.close()
+            return Proposal.point(())
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Nothing to note: the history says it all."""
@@ -78,6 +73,17 @@ class SampledDraft:
         if self._sequence is not None:
             self._engine.close(self._sequence)
             self._sequence = None
+
+    def _drawn(self, ahead: History, tokens: list[int], key: Key, length: int) -> list[Sample]:
+        if self._sequence is None:
+            self._sequence = self._engine.open()
+        pending, drawn = self._caught_up(self._sequence, tokens), list[Sample]()
+        for index in range(length):
+            rows = self._engine.step([Work(self._sequence, tuple(pending))])[0]
+            drawn.append(sample(rows[-1], self._chain, key.draft(index), ahead, keep_law=True, vocabulary=self._size))
+            ahead.append(drawn[-1].token)
+            pending = [drawn[-1].token]
+        return drawn
 
     def _caught_up(self, sequence: EngineSequence, tokens: list[int]) -> list[int]:
         """Cut the cache back to what it shares with ``tokens``, feed all but the last few, and return those."""
