@@ -18,6 +18,7 @@ from nalar import Chain, Proposal, Sampler
 from nalar.candidates import Candidates
 from nalar.completion import Stats
 from nalar.engines.toy import Toy
+from nalar.generate import Speculation
 from nalar.model import Model
 from nalar.speculative.verdict import Verdict
 from nalar.stages import Context, Stage
@@ -165,6 +166,16 @@ def test_after_an_end_inside_a_step_the_engine_holds_no_more_than_the_reply() ->
     said = Saying([ids(model, b"four", END, b"eight", b"nine")])
     for draft in (said, None):
         assert model.generate(PROMPT, temperature=0, draft=draft).text == "four"
+
+
+def test_after_an_end_inside_a_step_the_history_and_the_cache_hold_the_reply_alone() -> None:
+    model = scripted([b"four", END, b"eight", b"nine"])
+    four, end = ids(model, b"four", END)
+    request = model.request(PROMPT, temperature=0, draft=Saying([[four, end, *ids(model, b"eight", b"nine")]]))
+    speculation, sequence = Speculation(request, model._host, Stats()), model._host.prefixes.open()
+    assert [event.token for event in speculation.step(sequence, PROMPT)] == [four, end]
+    assert speculation._sampler.history.output.tolist() == [four, end]
+    assert sequence.tokens == [*PROMPT, four]  # the end itself is fed to no one
 
 
 # --- grammars ---------------------------------------------------------------------------------------------------------
