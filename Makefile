@@ -16,8 +16,8 @@ check: setup  ## ruff and mypy --strict
 test: setup  ## every test but the long ones, in two processes
 	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadgroup
 
-test-long: setup  ## the tests that take minutes
-	$(BIN)/python -m pytest -m long --hypothesis-profile=long
+test-long: setup  ## every test, the long ones too, with a thousand fresh examples a property: minutes
+	$(BIN)/python -m pytest --hypothesis-profile=long -n 2 --dist loadgroup
 
 docs: setup  ## write the generated pages and pictures, then run every example in README, docs and docstrings
 	$(BIN)/python scripts/commands_page.py

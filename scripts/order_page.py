@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nalar import Chain
-from nalar.stages import built_in
+from nalar.stages import BUILT_IN
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "order.md"
 
@@ -87,7 +87,7 @@ def page(order: tuple[str, ...] = Chain.ORDER) -> str:
 
 
 def line(place: int, name: str, parameter: str, why: str) -> str:
-    return f"| {place} | `{name}` | `stages.{built_in(name).__name__}` | `{parameter}` | {why} |\n"
+    return f"| {place} | `{name}` | `stages.{BUILT_IN[name].__name__}` | `{parameter}` | {why} |\n"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from nalar import Chain, History, Key, NalarError, SamplingParams, sample_batch
 from nalar.candidates import Candidates
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.rows import as_row
-from nalar.stages import Allow, Ban, Bias, Frequency, MinP, MinTokens, Presence, Repetition, Stage, Temperature, TopK, TopP
+from nalar.stages import Allow, Ban, Bias, Context, Frequency, MinP, MinTokens, Presence, Repetition, Stage, Temperature, TopK, TopP
 
 INF = math.inf
 EVERYTHING: dict[str, Any] = {  # field of the parameters: its stage; deliberately not in the order of the chain
@@ -122,7 +122,7 @@ def test_what_is_no_stage_is_refused(stages: Any) -> None:
 def test_a_chain_equals_its_stages_by_hand() -> None:
     row = np.array([2.0, 1.0, 0.5, 0.0, -1.0])
     chain = Chain([Presence(1.0), Temperature(0.5), TopK(3), MinP(0.2)])
-    steps = list(chain.steps(as_row(row), History(output=[0])))
+    steps = list(chain.steps(Candidates.from_row(as_row(row)), History(output=[0])))
     assert [step.stage for step in steps] == list(chain)
     assert all(before.after is after.before for before, after in pairwise(steps))
     assert [step.after.logits.tolist() for step in steps] == [
@@ -177,6 +177,10 @@ def made(ids: Any, logits: Any) -> Callable[[Candidates], Candidates]:
         (made(np.array([0, 1], INT), np.array([-np.inf, -np.inf])), BrokenRow, "left no token to draw"),
         (made(np.zeros(0, INT), np.zeros(0)), BrokenRow, "left no token to draw"),
         (lambda c: c.keep(c.ids < 0), BrokenRow, "left no token to draw"),
+        (lambda c: Candidates(c.ids, c.logits, math.nan), InvalidValue, "log_total .* must be a finite number, got nan"),
+        (lambda c: Candidates(c.ids, c.logits, -INF), InvalidValue, "log_total .* must be a finite number, got -inf"),
+        (lambda c: Candidates(c.ids, c.logits, "1.0"), InvalidType, "log_total .* must be a finite number, got '1.0'"),
+        (lambda c: Candidates(c.ids, c.logits, np.zeros(2)), InvalidType, "log_total .* must be a finite number, got array"),
     ],
 )
 def test_a_stage_that_breaks_the_contract_is_named(result: Any, kind: type[Exception], words: str) -> None:
@@ -205,6 +209,15 @@ def test_a_stage_without_apply_says_so() -> None:
 
     with pytest.raises(NotImplementedError, match="Nothing must define apply"):
         Chain([Nothing()]).distribution([0.0])
+
+
+def test_half_a_memory_is_refused_where_it_is_written() -> None:
+    """The chain would take the stage for one without memory, and its state would be None for ever."""
+    with pytest.raises(InvalidType, match="Half must define both initial and observe, or neither"):
+
+        class Half(Stage):
+            def initial(self, context: Context) -> float:
+                return 1.0
 
 
 def test_a_user_s_stage_can_bring_tokens_back_and_reweigh() -> None:

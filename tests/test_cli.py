@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import nalar
+from nalar.engines.describe import Description
 
 NALAR = [sys.executable, "-c", "from nalar.cli import main; main()"]
 
@@ -93,9 +94,14 @@ MISTAKES = {
     "not a number": ["generate", "--model", "toy", "x", "--top-k", "many"],
     "chain": ["generate", "--model", "toy", "x", "--chain", "top_k(3) | temprature(1)"],
     "chain and field": ["generate", "--model", "toy", "x", "--chain", "top_k(3)", "--top-p", "0.5"],
+    "chain and neutral field": ["generate", "--model", "toy", "x", "--chain", "top_k(3)", "--temperature", "1"],
+    "chain and neutral field, n": ["generate", "--model", "toy", "x", "--chain", "top_k(3)", "--top-k", "0", "--n", "2"],
+    "inspect chain and neutral field": ["inspect", "--model", "toy", "x", "--chain", "top_k(3)", "--top-p", "1"],
     "model": ["generate", "--model", "nope", "x"],
     "not a model": ["generate", "--model", __file__, "x"],
     "no such model file": ["generate", "--model", "/nonexistent/model.gguf", "x"],
+    "name too long": ["generate", "--model", "x" * 5000 + ".gguf", "x"],
+    "nobody's home": ["generate", "--model", "~nobody-of-that-name/model.gguf", "x"],
     "no such file": ["generate", "--model", "toy", "--file", "/nonexistent"],
     "both prompts": ["generate", "--model", "toy", "x", "--file", __file__],
     "empty prompt": ["generate", "--model", "toy", ""],
@@ -140,10 +146,47 @@ def test_an_interrupt_ends_cleanly_with_what_was_said() -> None:
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
     command = f"{sys.executable} -c 'from nalar.cli import main; main()'"
-    shell = f"{command} generate --model toy 'The ' --ignore-eos --max-tokens 4000 | head -c 10"
+    shell = f"set -o pipefail; {command} generate --model toy 'The ' --ignore-eos --max-tokens 4000 | head -c 10"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=60)
-    assert len(done.stdout) == 10
+    assert (done.returncode, len(done.stdout)) == (0, 10)
     assert b"Traceback" not in done.stderr
+
+
+def test_a_stream_of_another_encoding_shows_question_marks() -> None:
+    asked = ["inspect", "--model", "toy", "The ", "--top-k", "3"]
+    done = run(*asked, env={"PYTHONIOENCODING": "latin-1"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"261 ? 3" in done.stdout
+    assert "261 → 3" in run(*asked).stdout.decode()
+
+
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 0), (">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0), ("nothing to read <&-", 2)])
+def test_a_closed_stream_is_as_good_as_an_empty_one(closed: str, status: int) -> None:
+    command, prompt = f"{sys.executable} -c 'from nalar.cli import main; main()'", "'The '" if status == 0 else "-"
+    shell = f"{command} generate --model toy {prompt} --seed 7 --max-tokens 9 {closed.removeprefix('nothing to read')}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=60)
+    assert done.returncode == status
+    assert done.stderr.count(b"\n") == ("2>&-" not in closed)
+    with nalar.load("toy") as model:
+        text = model.generate("The ", seed=7, max_tokens=9).text + "\n"
+    assert done.stdout.decode() == ("" if status or (" " + closed).count(" >&-") else text)
+
+
+def test_an_interrupt_before_the_command_is_loaded_ends_cleanly() -> None:
+    code = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "nalar.cli.commands":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from nalar.cli import main
+main(["models"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def on_a_terminal(*arguments: str) -> str:
@@ -202,6 +245,20 @@ def test_models_lists_what_is_installed() -> None:
     assert "smollm2" in shown
     listed = json.loads(run("models", "toy", "--json").stdout)
     assert (listed[0]["vocabulary"], listed[0]["defaults"]) == (261, {})
+
+
+def test_a_models_name_is_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name of an installed engine, or of a file, is anyone's."""
+    name = "[bold]a[/nothing]\x1b[31m"
+    told = Description(name, f"/{name}.gguf", None, 1, 1, False, {name: name})
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr("nalar.cli.models.describe", lambda asked: told)
+    from nalar.cli.commands import run as run_here
+
+    assert run_here(["models", "x"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count(r"[bold]a[/nothing]\x1b[31m") == 4
+    assert "\x1b" not in shown
 
 
 def test_a_missing_extra_says_which_install_brings_it() -> None:

@@ -243,7 +243,19 @@ def test_an_unknown_way_to_draw_is_an_error(draw: Any) -> None:
         HALVES.draw(Key(1, position=0), draw)
 
 
+def test_tv_and_kl_cost_what_the_laws_hold_and_not_their_largest_id() -> None:
+    """Densely, 2³¹ ids would take 32 GiB."""
+    far, near = Distribution.from_probs([0.75, 0.25], ids=[2**31 - 1, 4]), Distribution.from_probs([0.5, 0.5], ids=[4, 2**31 - 1])
+    assert (far.tv(near), near.tv(far), far.tv(far)) == (0.25, 0.25, 0.0)
+    assert far.kl(near) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+
+
 def test_a_wrong_argument_is_an_error() -> None:
+    for measure in (HALVES.tv, HALVES.kl):
+        with pytest.raises(InvalidType, match=r"other must be a nalar\.Distribution, got \[1\.0\]"):
+            measure([1.0])  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="draw must be one of"):
+        HALVES.draw(Key(1), np.array(["inverse", "race"]))  # type: ignore[arg-type]
     for n in (-1, 1.5, True):
         with pytest.raises((InvalidValue, InvalidType), match="n must be an integer >= 0"):
             HALVES.top(n)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +76,9 @@ def test_a_chain_replaces_the_law_fields_and_says_so(model: Model) -> None:
     assert model.generate(PROMPT, chain=chain, max_tokens=9).tokens == model.generate(PROMPT, temperature=0, max_tokens=9).tokens
     with pytest.raises(InvalidValue, match="chain decides top_p itself, got both"):
         model.generate(PROMPT, chain=chain, top_p=0.9)
+    for ask in (model.generate, model.generate_n, model.stream):
+        with pytest.raises(InvalidValue, match="chain decides temperature itself, got both"):
+            ask(PROMPT, chain=chain, temperature=1.0)  # said aloud, though neutral
 
 
 def test_min_tokens_guards_a_chain_of_the_callers_own(model: Model) -> None:
@@ -91,6 +95,29 @@ def test_min_tokens_guards_a_chain_of_the_callers_own(model: Model) -> None:
 def test_a_wrong_request_is_refused_before_anything_runs(model: Model, given: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         model.stream(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [np.array, lambda ids: np.array(ids, np.int32), tuple, iter])
+def test_a_prompt_of_ids_may_be_an_array(model: Model, make: Any) -> None:
+    ids = list(PROMPT.encode())
+    assert model.generate(make(ids), seed=1, max_tokens=9).tokens == model.generate(PROMPT, seed=1, max_tokens=9).tokens
+
+
+def test_an_empty_array_is_an_empty_prompt(model: Model) -> None:
+    with pytest.raises(InvalidValue, match="prompt must hold at least one token"):
+        model.generate(np.array([], np.int32))
+
+
+def test_what_is_no_progress_function_is_refused(model: Model) -> None:
+    with pytest.raises(InvalidType, match="progress must be a function"):
+        model.generate(PROMPT, progress=3)  # type: ignore[arg-type]
+
+
+def test_a_cancelled_reply_says_how_long_it_took(model: Model) -> None:
+    events, stats = model.events(model.request(PROMPT, seed=1))
+    next(events)
+    events.close()
+    assert stats.seconds >= stats.prompt_seconds > 0
 
 
 def test_n_above_one_names_generate_n(model: Model) -> None:

@@ -72,7 +72,7 @@ def full_keys(draw: st.DrawFn) -> Key:
     def integers(bits: int) -> st.SearchStrategy[int]:
         return st.integers(0, 3) | st.integers(0, 2**bits - 1) | st.just(2**bits - 1)
 
-    return Key(draw(integers(64)), draw(integers(32)), draw(integers(32)), draw(integers(16)), draw(integers(16)))
+    return Key(draw(integers(64)), draw(integers(32)), draw(integers(32)), draw(integers(16)), row=draw(integers(16)))
 
 
 @pytest.mark.parametrize(("counter", "key", "block"), VECTORS)
@@ -115,9 +115,24 @@ def test_a_draft_key_is_the_steps_key_with_a_row_and_a_purpose_of_its_own(key: K
     assert draft.noise(np.array([7]))[0] != key.noise(np.array([7]))[0]
 
 
-def test_a_draft_key_needs_a_position() -> None:
+@pytest.mark.parametrize("purpose", PURPOSE_NUMBERS)
+def test_a_place_in_a_speculative_step_needs_the_step_s_position(purpose: Any) -> None:
+    with pytest.raises(InvalidValue, match=f"position must be .*'{purpose}'.*got None"):
+        Key(7).place(0, purpose)
     with pytest.raises(InvalidValue, match=r"position must be .*got None"):
         Key(7).draft(0)
+
+
+def test_what_is_no_purpose_or_no_id_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValue, match=r"purpose must be one of 'draw', .*got 'dice'"):
+        Key(7).uniform("dice")  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"ids must be token ids \(integers\), got float64"):
+        Key(7).noise(np.array([1.0]))  # type: ignore[arg-type]
+
+
+def test_row_and_purpose_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Key(7, 0, 0, 0, 3)  # type: ignore[misc]
 
 
 @settings(max_examples=200)

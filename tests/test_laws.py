@@ -136,7 +136,7 @@ def permuted(stage: Stage, place: list[int]) -> Stage:
 
 def has_documented_ties(case: Case) -> bool:
     """Whether some stage that puts lower ids first meets equal logits."""
-    for step in case.chain.steps(case.row.astype(np.float64), case.history):
+    for step in case.chain.steps(Candidates.from_row(case.row.astype(np.float64)), case.history):
         field = PREFERS_LOW_IDS.get(type(step.stage))
         low_first = field is not None and getattr(step.stage, field) in ("first", 0.0, True)
         finite = step.before.logits[np.isfinite(step.before.logits)]

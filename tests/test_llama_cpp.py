@@ -181,7 +181,7 @@ class TestErrorsLeaveEverythingAsItWas:
 
     def test_past_the_context_both_lengths_are_named(self, engine):
         sequence = engine.open()
-        with pytest.raises(EngineFull, match=r"1025 tokens \(0 held, 1025 new\) do not fit the context of 1024"):
+        with pytest.raises(EngineError, match=r"1025 tokens \(0 held, 1025 new\) do not fit the context of 1024"):
             engine.step([Work(sequence, (5,) * 1025)])
         assert sequence.tokens == []
 
@@ -265,7 +265,7 @@ class TestCache:
         assert (engine.limits.context, engine._context.cells) == (10, 256)
         sequence = engine.open()
         engine.step([Work(sequence, (5,) * 10)])
-        with pytest.raises(EngineFull, match=r"11 tokens \(10 held, 1 new\) do not fit the context of 10"):
+        with pytest.raises(EngineError, match=r"11 tokens \(10 held, 1 new\) do not fit the context of 10"):
             engine.step([Work(sequence, (5,))])
         loaded.release()
 

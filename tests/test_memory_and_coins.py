@@ -191,6 +191,14 @@ def test_a_coin_is_the_key_s_uniform_for_the_stage_s_place() -> None:
         assert dropped(chain, key) == (key.coin(1) < 0.5)
 
 
+def test_a_draft_token_has_the_coin_of_its_own_position() -> None:
+    """Else draft and target, or a token drafted in another step, would go through different laws."""
+    chain = Chain([MaybeDropTop(0.5)])
+    for start in range(20):
+        for index in range(5):
+            assert dropped(chain, Key(9, 2, start).draft(index)) == dropped(chain, Key(9, 2, start + index))
+
+
 def test_two_coins_in_a_chain_differ() -> None:
     chain = Chain([MaybeDropTop(0.5), MaybeDropTop(0.5)])
     sizes = [chain.distribution(ROW, key=Key(3, position=n)).ids.size for n in range(200)]

@@ -203,12 +203,19 @@ def test_min_tokens_beyond_max_tokens_is_refused() -> None:
         SamplingParams(min_tokens=9, max_tokens=8)
 
 
-@pytest.mark.parametrize("ask", [lambda: SamplingParams(temprature=0.5), lambda: SamplingParams().replace({"temprature": 0.5})])
+@pytest.mark.parametrize("ask", [lambda: SamplingParams(temprature=0.5), lambda: SamplingParams().replace(temprature=0.5)])
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(ask: Any) -> None:
     with pytest.raises(InvalidType) as caught:
         ask()
     assert "'temprature'" in str(caught.value)
     assert all(name in str(caught.value) for name in DEFAULTS)
+
+
+@pytest.mark.parametrize("name", ["seed", "top_k", "n", "banned_tokens"])
+def test_an_integer_too_long_to_print_is_told_by_its_length(name: str) -> None:
+    huge: Any = -(10**5000)
+    with pytest.raises(InvalidValue, match=r"got .*an integer of 16610 bits"):
+        SamplingParams(**{name: [huge] if name == "banned_tokens" else huge})
 
 
 def test_a_value_without_a_name_is_refused() -> None:
@@ -225,10 +232,10 @@ def test_params_are_frozen() -> None:
 
 def test_replace_checks_the_new_values_and_leaves_the_old_object() -> None:
     params = SamplingParams(top_k=40, top_p=0.5)
-    assert params.replace({"top_p": 0.9}) == SamplingParams(top_k=40, top_p=0.9)
+    assert params.replace(top_p=0.9) == SamplingParams(top_k=40, top_p=0.9)
     assert params.top_p == 0.5
     with pytest.raises(InvalidValue, match="top_p"):
-        params.replace({"top_p": 1.5})
+        params.replace(top_p=1.5)
 
 
 def test_repr_tells_what_differs_from_the_defaults() -> None:

@@ -207,6 +207,14 @@ def test_removed_tokens_are_passed_over() -> None:
     assert (left.ids.tolist(), left.logits.tolist()) == ([1, 2], [5.0, 3.0])
 
 
+@pytest.mark.parametrize("decay", [None, 1, 2**70])
+@pytest.mark.parametrize("kind", [Repetition, Frequency, Presence])
+def test_a_window_past_every_machine_integer_is_no_window(kind: Any, decay: int | None) -> None:
+    row, history = [1.0, 2.0, -1.0], History([0, 1], [2, 2])
+    for window in (2**63 - 1, 2**63, 2**200):
+        assert logits(row, kind(1.5, "all", window=window, decay=decay), history) == logits(row, kind(1.5, "all"), history)
+
+
 @given(ROWS, TOKENS, TOKENS)
 def test_neutral_values_are_the_identity(row: list[float], prompt: list[int], output: list[int]) -> None:
     history = History(prompt, output)

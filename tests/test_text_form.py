@@ -50,6 +50,12 @@ def test_every_built_in_chain_round_trips(stages: list[Stage]) -> None:
     assert str(Chain.parse(str(chain))) == str(chain)
 
 
+def test_words_are_stored_plain_so_that_the_text_can_be_read() -> None:
+    chain = Chain([TopK(2, ties=np.str_("all")), Presence(1.0, scope=np.str_("prompt"))])  # type: ignore[arg-type]
+    assert str(chain) == "top_k(2, ties='all') | presence(1.0, scope='prompt')"
+    assert Chain.parse(str(chain)) == chain
+
+
 def test_large_sets_and_dicts_round_trip() -> None:
     chain = Chain([Bias({n * 7: -n / 3 for n in range(5000)}), Allow(range(0, 50_000, 3))])
     assert Chain.parse(str(chain)) == chain

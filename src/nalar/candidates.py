@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from nalar.rows import FloatRow, as_float64, check_row
 
-__all__ = ["Candidates", "Logits", "Mask", "TokenIds", "log_sum_exp", "weights"]
+__all__ = ["Candidates", "Logits", "Mask", "TokenIds", "log_sum_exp", "rank_of", "weights"]
 
 TokenIds = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float64]
@@ -53,18 +53,19 @@ class Candidates:
         return Candidates(self.ids[mask], self.logits[mask], self.total(), mass)
 
     def replace(self, logits: Logits) -> Candidates:
-        """The same tokens with new logits, whose log-sum-exp is the new total.
-
-        A stage whose parameters are neutral hands back what it was given instead, so that the total stays the earlier one.
-        """
-        return Candidates(self.ids, logits)
+        """The same tokens with new logits, whose log-sum-exp is the new total; the same candidates where no logit changes."""
+        return self if np.array_equal(logits, self.logits) else Candidates(self.ids, logits)
 
     def masked(self, mask: Mask) -> Candidates:
         """The same tokens; where ``mask`` is true the logit becomes −inf."""
         return self.replace(np.where(mask, -np.inf, self.logits))
 
-    def where(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
-        """The places in ``ids`` of those of ``tokens`` that are candidates."""
+    def places(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
+        """Where in ``ids`` those of ``tokens`` stand that are candidates, in the order of ``tokens``.
+
+        >>> Candidates(np.array([2, 5, 7], np.int32), np.zeros(3)).places(np.array([7, 3, 2]))
+        array([2, 0])
+        """
         places = np.searchsorted(self.ids, tokens)
         inside = places < self.ids.size
         places, tokens = places[inside], np.asarray(tokens)[inside]
@@ -87,3 +88,8 @@ def log_sum_exp(logits: Logits) -> float:
     """log Σ exp(logit), without overflow; −inf where nothing is left."""
     greatest = logits.max(initial=-np.inf)
     return float(greatest + np.log(weights(logits).sum())) if greatest > -np.inf else -np.inf
+
+
+def rank_of(values: Logits, place: int) -> int:
+    """The rank of the value at ``place``: 1 + greater values + equal ones before it."""
+    return 1 + int((values > values[place]).sum()) + int((values[:place] == values[place]).sum())

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from nalar.candidates import Candidates
-from nalar.checks import check_ids
+from nalar.checks import check_ids, check_number
 from nalar.distribution import Distribution
 from nalar.errors import BrokenRow, InvalidType, InvalidValue
 from nalar.history import History, States, check_history
-from nalar.keys import Key
+from nalar.keys import Key, check_key
 from nalar.params import SamplingParams
 from nalar.rows import FloatRow, as_row
 from nalar.stages import Allow, Ban, Bias, Frequency, MinP, MinTokens, Presence, Repetition, Stage, Temperature, TopK, TopP
@@ -97,10 +97,13 @@ class Chain:
         return self.evaluate(as_row(logits, vocabulary), check_history(history), key).law
 
     def candidates(self, logits: Any, history: History | None = None, key: Key | None = None, vocabulary: int | None = None) -> Candidates:
-        """What is left after the last stage, as logits: not normalised, masked tokens still there."""
-        row = as_row(logits, vocabulary)
-        last = Candidates.from_row(row)
-        for step in self.steps(row, check_history(history), key):
+        """What is left after the last stage, as logits: not normalised, masked tokens still there.
+
+        >>> Chain.parse("ban([0]) | top_k(2)").candidates([2.0, 1.0, 0.0])
+        Candidates(ids=[1, 2], logits=[1.0, 0.0], log_total=1.31326)
+        """
+        last = Candidates.from_row(as_row(logits, vocabulary))
+        for step in self.steps(last, check_history(history), key):
             last = step.after
         return last
 
@@ -109,19 +112,19 @@ class Chain:
         states = self.states(history, row.size)
         last = Candidates.from_row(row)
         inputs: list[Candidates | None] = []
-        for step in self.steps(row, history, key, states):
+        for step in self.steps(last, history, key, states):
             inputs.append(step.before if isinstance(step.stage, Memory) else None)
             last = step.after
         return Evaluation(self, Distribution.from_candidates(last), states, tuple(inputs))
 
-    def steps(self, row: FloatRow, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
-        """Each stage's ``apply`` in turn: what it was given and what it left."""
-        states = self.states(history, row.size) if states is None else states
-        key = resolve_key(key, history)
-        before = Candidates.from_row(row)
+    def steps(self, whole: Candidates, history: History, key: Key | None = None, states: States | None = None) -> Iterator[Step]:
+        """Each stage's ``apply`` in turn, from a ``whole`` row's candidates on: what it was given and what it left."""
+        before, vocabulary = whole, whole.ids.size
+        states = self.states(history, vocabulary) if states is None else states
+        key = None if key is None else resolve_key(key, history)
         for index, stage in enumerate(self.stages):
-            context = Context(history, row.size, key, index, states.values[index] if states.values else None)
-            after = _checked(stage, stage.apply(before, context), row.size)
+            context = Context(history, vocabulary, key, index, states.values[index] if states.values else None)
+            after = _checked(stage, stage.apply(before, context), vocabulary)
             yield Step(stage, before, after)
             before = after
 
@@ -168,11 +171,10 @@ class Chain:
         return f"Chain.parse({str(self)!r})"
 
 
-def resolve_key(key: Any, history: History) -> Key | None:
+def resolve_key(key: Any, history: History) -> Key:
     """A key at the history's position where it names none itself."""
-    if key is not None and not isinstance(key, Key):
-        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
-    return key if key is None or key.position is not None else key.at(history.position)
+    checked = check_key(key)
+    return checked if checked.position is not None else checked.at(history.position)
 
 
 def _check_stages(stages: Any) -> tuple[Stage, ...]:
@@ -221,6 +223,8 @@ def _checked(stage: Stage, after: Candidates, vocabulary: int) -> Candidates:
     if ids.dtype != np.int32 or logits.dtype != np.float64 or ids.ndim != 1 or ids.shape != logits.shape:
         got = f"{ids.dtype} {list(ids.shape)} and {logits.dtype} {list(logits.shape)}"
         raise InvalidType(f"{stage.name}: candidates must be int32 [n] and float64 [n], got {got}")
+    if after.log_total is not None:
+        check_number(f"{stage.name}: log_total (or None)", after.log_total)
     greatest = logits.max(initial=-np.inf)
     if greatest == -np.inf:
         raise BrokenRow(f"{stage.name} left no token to draw", stage=stage.name)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
 
 from nalar.errors import InvalidType, InvalidValue
 
-__all__ = ["check_choice", "check_flag", "check_ids", "check_integer", "check_number", "check_text"]
+__all__ = ["check_bias", "check_choice", "check_flag", "check_ids", "check_integer", "check_number", "check_text"]
 
 INT32_MAX = 2**31 - 1
+
+Word = TypeVar("Word", bound=str)
 
 
 def check_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, above: bool = False) -> float:
@@ -31,7 +35,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     wanted = f"{name} must be an integer {f'>= {low}' if high is None else f'in [{low}, {high}]'}"
     integer = _as_integer(wanted, value)
     if integer < low or (high is not None and integer > high):
-        raise InvalidValue(f"{wanted}, got {value!r}")
+        raise InvalidValue(f"{wanted}, got {_told(integer)}")
     return integer
 
 
@@ -42,10 +46,11 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: Any, choices: tuple[Word, ...]) -> Word:
     """One of a few words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InvalidValue(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return choices[choices.index(value)]
 
 
 def check_ids(name: str, values: Any, *, low: int = 0) -> tuple[int, ...]:
@@ -58,8 +63,23 @@ def check_ids(name: str, values: Any, *, low: int = 0) -> tuple[int, ...]:
     ids = {_as_integer(wanted, value) for value in values}
     outside = next((token for token in ids if not low <= token <= INT32_MAX), None)
     if outside is not None:
-        raise InvalidValue(f"{wanted}, got the id {outside}")
+        raise InvalidValue(f"{wanted}, got the id {_told(outside)}")
     return tuple(sorted(ids))
+
+
+def check_bias(name: str, bias: Any) -> tuple[tuple[int, float], ...]:
+    """{id: finite or −inf} as a tuple of pairs sorted by id."""
+    pairs = bias.items() if isinstance(bias, Mapping) else bias
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        raise InvalidType(f"{name} must map token ids to numbers, got {bias!r}")
+    try:
+        listed = [(token, value) for token, value in pairs]
+    except (TypeError, ValueError):
+        raise InvalidType(f"{name} must map token ids to numbers, got {bias!r}") from None
+    checked = {check_integer(f"{name}: a token id", token, 0, INT32_MAX): _check_bias_value(name, token, value) for token, value in listed}
+    if len(checked) != len(listed):
+        raise InvalidValue(f"{name} must name each token id once, got {bias!r}")
+    return tuple(sorted(checked.items()))
 
 
 def check_text(name: str, value: Any) -> str:
@@ -73,6 +93,17 @@ def check_text(name: str, value: Any) -> str:
     if not value:
         raise InvalidValue(f"{name} must not be empty, got {value!r}")
     return value
+
+
+def _told(integer: int) -> str:
+    """An integer as text; Python refuses to print very long ones."""
+    return repr(integer) if integer.bit_length() <= 1000 else f"an integer of {integer.bit_length()} bits"
+
+
+def _check_bias_value(name: str, token: int, value: Any) -> float:
+    if isinstance(value, float | np.floating) and value == -math.inf:
+        return -math.inf
+    return check_number(f"{name}[{token}] (or -inf)", value)
 
 
 def _as_float(wanted: str, value: Any) -> float:

@@ -78,9 +78,9 @@ class Event:
 class Completion:
     """A whole reply.
 
-    ``tokens`` are the ids of ``text``, without the end id and without what a stop string cut away; ``logprobs`` (final) has one
-    entry for each.  ``raw_logprobs``, ``top`` and ``raw_top`` are there when ``logprobs`` was asked for, ``prompt_logprobs``
-    with ``echo=True``.
+    ``tokens`` are the ids of ``text``, without the end id and without what a stop string cut away; an end id that ``ignore_eos``
+    passed over adds no text and is among them.  ``logprobs`` (final) has one entry for each.  ``raw_logprobs``, ``top`` and ``raw_top``
+    are there when ``logprobs`` was asked for, ``prompt_logprobs`` with ``echo=True``.
     """
 
     text: str

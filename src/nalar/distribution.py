@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nalar.candidates import Candidates, Logits, TokenIds, weights
+from nalar.candidates import Candidates, Logits, TokenIds, rank_of, weights
 from nalar.checks import INT32_MAX, check_choice, check_integer
 from nalar.errors import InvalidType, InvalidValue
 from nalar.history import as_ids
-from nalar.keys import Key
+from nalar.keys import Key, check_key
 
 __all__ = ["DRAWS", "Distribution", "Draw", "check_draw"]
 
@@ -23,6 +23,7 @@ DRAWS: tuple[Draw, ...] = ("inverse", "race")
 class Distribution:
     """``ids`` int32, ascending, and ``probs`` float64, summing to 1: only tokens that can be drawn.
 
+    A chain makes one, and ``from_probs`` one of your own; the constructor itself takes its arrays over and checks nothing.
     A token whose probability underflows double precision (more than 745 nats below the most likely) is not among them.
 
     >>> law = Distribution.from_probs([0.5, 0.0, 0.25, 0.25])
@@ -56,7 +57,7 @@ class Distribution:
         Distribution(ids=[7, 90], probs=[0.25, 0.75])
         """
         mass = _check_probs(probs)
-        tokens = np.arange(mass.size, dtype=np.int32) if ids is None else as_ids("ids", ids).copy()
+        tokens = np.arange(mass.size, dtype=np.int32) if ids is None else as_ids("ids", ids)
         if tokens.size != mass.size or np.unique(tokens).size != tokens.size or tokens.min() < 0:
             raise InvalidValue(f"ids must be {mass.size} different token ids, one for each probability, got {tokens.tolist()[:20]}")
         order = np.argsort(tokens)
@@ -94,12 +95,11 @@ class Distribution:
         place = self._place(token)
         if place is None:
             return self.ids.size + token + 1 - int(np.searchsorted(self.ids, token))
-        mine = self.logprobs[place]
-        return 1 + int((self.logprobs > mine).sum()) + int((self.logprobs[:place] == mine).sum())
+        return rank_of(self.logprobs, place)
 
     def top(self, n: int) -> TokenIds:
         """The ids of the ``n`` most likely tokens, most likely first, the lower id first among equals."""
-        return self.ids[np.lexsort((self.ids, -self.logprobs))[: check_integer("n", n, 0)]]
+        return self.ids[np.argsort(-self.logprobs, kind="stable")[: check_integer("n", n, 0)]]  # ids ascend, so equals stay in id order
 
     def entropy(self) -> float:
         """−Σ p log p, in nats."""
@@ -118,19 +118,18 @@ class Distribution:
         ``race``: the largest log p + Gumbel noise wins; the noise belongs to (key, token id), so two laws that share a key
         tend to the same token.
         """
-        if not isinstance(key, Key):
-            raise InvalidType(f"key must be a nalar.Key, got {key!r}")
+        check_key(key)
         place = _inverse(self.probs, key) if check_draw(draw) == "inverse" else _race(self.ids, self.logprobs, key)
         return int(self.ids[place])
 
     def tv(self, other: Distribution) -> float:
         """Total variation, ½ Σ |p − q|, in [0, 1]."""
-        mine, theirs = self._aligned(other)
-        return float(np.abs(mine - theirs).sum() / 2)
+        ids = np.union1d(self.ids, _check_law(other).ids)
+        return float(np.abs(_probs_at(self, ids) - _probs_at(other, ids)).sum() / 2)
 
     def kl(self, other: Distribution) -> float:
         """Kullback–Leibler divergence Σ p log(p / q) from ``other``, in nats; inf where the other cannot draw a token of this."""
-        if not np.isin(self.ids, other.ids).all():
+        if not np.isin(self.ids, _check_law(other).ids).all():
             return math.inf
         theirs = other.logprobs[np.searchsorted(other.ids, self.ids)]
         return max(0.0, float(self.probs @ (self.logprobs - theirs)))
@@ -147,10 +146,6 @@ class Distribution:
         place = int(np.searchsorted(self.ids, token))
         return place if place < self.ids.size and self.ids[place] == token else None
 
-    def _aligned(self, other: Distribution) -> tuple[Logits, Logits]:
-        size = int(max(self.ids[-1], other.ids[-1])) + 1
-        return self.dense(size), other.dense(size)
-
     def __repr__(self) -> str:
         shown = ", ".join(f"{prob:.4g}" for prob in self.probs[:8])
         more = "" if self.ids.size <= 8 else f", … {self.ids.size} tokens"
@@ -159,8 +154,20 @@ class Distribution:
 
 def check_draw(draw: Any) -> Draw:
     """A way to draw, by its name."""
-    check_choice("draw", draw, DRAWS)
-    return "race" if draw == "race" else "inverse"
+    return check_choice("draw", draw, DRAWS)
+
+
+def _check_law(other: Any) -> Distribution:
+    if not isinstance(other, Distribution):
+        raise InvalidType(f"other must be a nalar.Distribution, got {other!r}")
+    return other
+
+
+def _probs_at(law: Distribution, ids: TokenIds) -> Logits:
+    """The law's probabilities of ``ids``, ascending and holding all of its own."""
+    probs = np.zeros(ids.size)
+    probs[np.searchsorted(ids, law.ids)] = law.probs
+    return probs
 
 
 def _inverse(probs: Logits, key: Key) -> int:

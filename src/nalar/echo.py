@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nalar.candidates import log_sum_exp
+from nalar.candidates import log_sum_exp, rank_of
 from nalar.feed import Host, feed_with_rows
 from nalar.rows import as_float64
-from nalar.sampling import TokenLogprob, best_tokens, rank_of
+from nalar.sampling import TokenLogprob, best_tokens
 
 __all__ = ["PromptToken", "prompt_logprobs"]
 
@@ -32,15 +32,11 @@ def prompt_logprobs(host: Host, prompt: tuple[int, ...], n: int) -> tuple[Prompt
     with host.lock:
         sequence = host.prefixes.open()
         tokens = [PromptToken(prompt[0], None, None)]
-        try:
+        cut = host.engine.vocabulary.size
+        with host.keeping(sequence):
             for before, rows in feed_with_rows(host, sequence, prompt):
                 following = prompt[before + 1 : before + 1 + len(rows)]
-                cut = host.engine.vocabulary.size
                 tokens += [_token(as_float64(row[:cut]), token, n) for row, token in zip(rows, following, strict=False)]
-        except BaseException:
-            host.prefixes.drop(sequence)
-            raise
-        host.prefixes.keep(sequence)
     return tuple(tokens)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from nalar.engines.base import Engine, Rows, Sequence, Work
-from nalar.errors import EngineFull, InvalidValue, PromptTooLong
+from nalar.errors import InvalidValue, PromptTooLong
 from nalar.prefixes import Prefixes
 
 __all__ = ["Host", "Progress", "check_prompt", "feed_ahead", "feed_with_rows"]
@@ -28,12 +29,19 @@ class Host:
 
     def step(self, work: list[Work]) -> list[Rows]:
         """The rows of ``work``; idle sequences make room when the engine is full."""
-        while True:
-            try:
-                return self.engine.step(work)
-            except EngineFull:
-                if not self.prefixes.free_one():
-                    raise
+        return self.prefixes.make_room(lambda: self.engine.step(work))
+
+    @contextmanager
+    def keeping(self, sequence: Sequence) -> Iterator[None]:
+        """Keep ``sequence`` for a next prompt when the block ends well; free it when it does not."""
+        try:
+            yield
+        except BaseException:
+            with self.lock:
+                self.prefixes.drop(sequence)
+            raise
+        with self.lock:
+            self.prefixes.keep(sequence)
 
 
 def check_prompt(host: Host, prompt: tuple[int, ...]) -> None:

@@ -43,17 +43,13 @@ def run(host: Host, request: Request, stats: Stats) -> Generator[Event]:
     speculation = Speculation(request, host, stats)
     with host.lock:
         sequence, stats.reused = host.prefixes.acquire(request.prompt)
-    try:
-        last = yield from _draw_all(host, request, speculation, sequence, stats, started)
-    except BaseException:
-        with host.lock:
-            host.prefixes.drop(sequence)
-        raise
-    finally:
-        speculation.close()
-    with host.lock:
-        host.prefixes.keep(sequence)
-    stats.seconds = time.perf_counter() - started
+    with host.keeping(sequence):
+        try:
+            last = yield from _draw_all(host, request, speculation, sequence, stats, started)
+        finally:
+            with host.lock:  # a draft may live on the same engine, whose rows are lent until its next call
+                speculation.close()
+            stats.seconds = time.perf_counter() - started
     yield last
 
 

@@ -32,6 +32,10 @@ class Branch:
     def done(self) -> bool:
         return bool(self.events) and self.events[-1].finish is not None
 
+    def pending(self, sequence: Sequence) -> tuple[int, ...]:
+        """The drawn tokens that ``sequence`` does not hold yet: one, or all after the branch had to make room."""
+        return tuple(event.token for event in self.events[len(sequence.tokens) - len(self.request.prompt) :])
+
     def take(self, rows: Rows, *, room: bool) -> None:
         self.events.append(draw(self.sampler, self.reply, rows, self.request, room=room))
         self.stats.steps = self.stats.emitted
@@ -59,6 +63,7 @@ def run_many(host: Host, request: Request, n: int) -> list[Branch]:
             for branch in branches:
                 branch.stats.prompt, branch.stats.reused, branch.stats.prompt_seconds = len(request.prompt), reused, prompt_seconds
                 branch.take(rows, room=len(root.tokens) < host.engine.limits.context)
+                branch.stats.seconds = time.perf_counter() - started
             _grow(host, root, [branch for branch in branches if not branch.done], started)
         finally:
             for sequence in {root, *(branch.sequence for branch in branches if branch.sequence is not None)}:
@@ -79,36 +84,55 @@ def _branch(host: Host, request: Request) -> Branch:
 
 def _grow(host: Host, root: Sequence, branches: list[Branch], started: float) -> None:
     waiting, growing = deque(branches), list[Branch]()
+    most = min(len(branches), host.engine.limits.step_tokens)
     while waiting or growing:
-        _start(host, root, waiting, growing)
-        work = [Work(branch.sequence, (branch.events[-1].token,)) for branch in growing if branch.sequence is not None]
-        for branch, rows, item in zip(growing, host.step(work), work, strict=True):
+        _start(host, root, waiting, growing, most)
+        work = [Work(branch.sequence, branch.pending(branch.sequence)) for branch in growing if branch.sequence is not None]
+        try:
+            lent = host.step(work)
+        except EngineFull:
+            if len(growing) == 1:
+                raise
+            waiting.appendleft(growing.pop())  # the youngest makes room, and is computed again once another has ended
+            _release(host, root, waiting[0])
+            most = len(growing)
+            continue
+        for branch, rows, item in zip(growing, lent, work, strict=True):
             branch.take(rows, room=len(item.sequence.tokens) < host.engine.limits.context)
         for branch in growing:
-            if branch.done and branch.sequence is not None:
+            if branch.done:
                 branch.stats.seconds = time.perf_counter() - started
-                host.prefixes.drop(branch.sequence)
+                _release(host, root, branch)
+                most += 1
+        most = min(most, host.engine.limits.step_tokens)
         growing = [branch for branch in growing if not branch.done]
 
 
-def _start(host: Host, root: Sequence, waiting: deque[Branch], growing: list[Branch]) -> None:
-    """Give sequences to waiting branches while there are any; the last takes the prompt's own."""
-    while waiting:
+def _start(host: Host, root: Sequence, waiting: deque[Branch], growing: list[Branch], most: int) -> None:
+    """Give sequences to waiting branches while there are any; the prompt's own is lent where no other is left."""
+    while waiting and len(growing) < most:
+        lendable = all(branch.sequence is not root for branch in growing) and (len(waiting) == 1 or host.engine.limits.can_truncate)
         try:
-            sequence = root if len(waiting) == 1 else _fork(host, root)
+            sequence = root if lendable and len(waiting) == 1 else host.prefixes.make_room(lambda: host.engine.fork(root))
         except EngineFull:
-            if not growing:  # other streams hold all the rest
-                raise
-            return
+            if not lendable:
+                if not growing:
+                    raise
+                return
+            sequence = root
         branch = waiting.popleft()
+        if sequence is not root and len(sequence.tokens) > len(branch.request.prompt):
+            host.engine.truncate(sequence, len(branch.request.prompt))
         branch.sequence = sequence
         growing.append(branch)
 
 
-def _fork(host: Host, root: Sequence) -> Sequence:
-    while True:
-        try:
-            return host.engine.fork(root)
-        except EngineFull:
-            if not host.prefixes.free_one():
-                raise
+def _release(host: Host, root: Sequence, branch: Branch) -> None:
+    """Take its sequence from a branch; the prompt's own goes back to the prompt."""
+    sequence, branch.sequence = branch.sequence, None
+    if sequence is None:
+        return
+    if sequence is not root:
+        host.prefixes.drop(sequence)
+    elif host.engine.limits.can_truncate:
+        host.engine.truncate(root, len(branch.request.prompt))

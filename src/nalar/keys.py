@@ -15,16 +15,16 @@ this changes every user's tokens, so it bumps ``STREAM_VERSION``; golden tokens 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from nalar.checks import check_choice, check_integer
-from nalar.errors import InvalidValue
+from nalar.errors import InvalidType, InvalidValue
 
-__all__ = ["PURPOSES", "STREAM_VERSION", "Key", "Purpose", "fresh_seed", "philox"]
+__all__ = ["PURPOSES", "STREAM_VERSION", "Key", "Purpose", "check_key", "fresh_seed", "philox"]
 
 STREAM_VERSION = 1
 
@@ -70,6 +70,7 @@ class Key:
     sequence: int = 0
     position: int | None = None
     attempt: int = 0
+    _: KW_ONLY
     row: int = 0
     purpose: Purpose = "draw"
 
@@ -89,16 +90,18 @@ class Key:
 
         Keyed by the step's start, not by the token's own position: rules that look past a rejection would be biased.
         """
-        if self.position is None:
-            raise InvalidValue("position must be the step's start when a draft key is made, got None")
         return self.place(index, "draft")
 
     def place(self, row: int, purpose: Purpose) -> Key:
         """The key of ``purpose`` at place ``row`` of the speculative step that starts at ``position``: draft token, or tree node."""
+        if self.position is None:
+            raise InvalidValue(f"position must be the step's start when a key for {purpose!r} is made, got None")
         return replace(self, row=row, purpose=purpose)
 
     def uniform(self, purpose: Purpose | None = None, index: int = 0) -> float:
         """One uniform in [0, 1) of this key for ``purpose`` (the key's own when None)."""
+        if purpose is not None:
+            check_choice("purpose", purpose, tuple(PURPOSES))
         w0, w1, _, _ = philox(self._counter(purpose or self.purpose, index), self._words())
         return ((w0 >> 5) * 2**26 + (w1 >> 6)) / 2**53
 
@@ -113,6 +116,8 @@ class Key:
         held below 1, where that sum would round up.  A draft key's noise has the purpose "draft", so that it is no one else's.
         """
         purpose: Purpose = "noise" if self.purpose == "draw" else self.purpose
+        if np.asarray(ids).dtype.kind not in "iu":
+            raise InvalidType(f"ids must be token ids (integers), got {np.asarray(ids).dtype}")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < 2**29:
             raise InvalidValue(f"ids must be in [0, 2**29), got {int(ids.min())} … {int(ids.max())}")
         tokens = np.asarray(ids).astype(np.uint64)
@@ -129,6 +134,13 @@ class Key:
     def _counter(self, purpose: Purpose, index: int) -> tuple[int, int, int, int]:
         word = PURPOSES[purpose] << 28 | check_integer("index", index, 0, 2**28 - 1)
         return self.position or 0, self.sequence, self.attempt << 16 | self.row, word
+
+
+def check_key(key: Any) -> Key:
+    """A key."""
+    if not isinstance(key, Key):
+        raise InvalidType(f"key must be a nalar.Key, got {key!r}")
+    return key
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

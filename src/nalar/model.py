@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import Any
@@ -30,15 +30,14 @@ from nalar.speculative.proposal import Proposal
 from nalar.speculative.verifier import RuleLike, check_rule
 from nalar.stages import MinTokens
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "check_beside", "load"]
 
 Prompt = str | Iterable[int]
 DraftLike = str | DraftSource | None
 
-LAW_FIELDS = (  # what a chain decides, so that it cannot be asked for beside one
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
-    "allowed_tokens", "banned_tokens",
-)
+REPLY_FIELDS = ("min_tokens", "max_tokens", "stop", "stop_tokens", "ignore_eos", "seed", "n", "logprobs")
+# What a chain decides, so that it cannot be asked for beside one: all the rest, or a new field would be dropped in silence.
+LAW_FIELDS = tuple(name for name in SamplingParams.__dataclass_fields__ if name not in REPLY_FIELDS)
 
 
 def load(
@@ -100,7 +99,7 @@ class Model:
     def generate_n(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
         chain: Chain | None = None, draft: DraftLike = None, rule: RuleLike = None, echo: bool = False, progress: Progress | None = None,
-        n: int | None = None, **fields: Any,
+        **fields: Any,
     ) -> list[Completion]:
         """``n`` replies to one prompt, which is evaluated once; the first is ``generate``'s.
 
@@ -111,11 +110,11 @@ class Model:
         ...     [out.text for out in model.generate_n("The ", n=2, seed=7, max_tokens=9)]
         ['se bridg,', 'bird said']
         """
-        asked = _merge(params, fields)
-        asked_once = asked.replace({"n": 1})
-        request = self.request(prompt, asked_once, messages=messages, chain=chain, draft=draft, rule=rule, progress=progress)
+        n = _merge(params, fields).n
+        once = fields | {"n": 1}
+        request = self.request(prompt, params, messages=messages, chain=chain, draft=draft, rule=rule, progress=progress, **once)
         told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
-        branches = self.branches(request, asked.n if n is None else n)
+        branches = self.branches(request, n)
         return [
             fold(branch.events, seed=request.seed, chain=str(request.chain), stats=branch.stats, prompt_logprobs=told)
             for branch in branches
@@ -148,6 +147,8 @@ class Model:
         self._check_stop_tokens(asked)
         law = Chain.from_params(asked, self.engine.vocabulary.ends) if chain is None else self._beside(check_chain(chain), asked, fields)
         seed = fresh_seed() if asked.seed is None else asked.seed
+        if progress is not None and not callable(progress):
+            raise InvalidType(f"progress must be a function of two numbers, got {progress!r}")
         ids = self.encode(prompt, messages=messages)
         check_rule(rule, Proposal.point(()))
         source = check_source(draft, self.engine)
@@ -159,7 +160,7 @@ class Model:
 
     def branches(self, request: Request, n: int) -> list[Branch]:
         """``n`` replies to one request, with their events and stats."""
-        return run_many(self._host, request, check_integer("n", n, 1))
+        return run_many(self._host, request, check_integer("n", n, 1, 2**32))
 
     def logits(self, prompt: Prompt | None = None, *, messages: list[Message] | None = None) -> npt.NDArray[np.float32]:
         """The row of logits that follows a prompt, float32 [vocabulary], as a copy of your own.
@@ -172,12 +173,8 @@ class Model:
         host = self._host
         with host.lock:
             sequence, reused = host.prefixes.acquire(ids)
-            try:
+            with host.keeping(sequence):
                 rows = host.step([Work(sequence, feed_ahead(host, sequence, ids[reused:]))])[0]
-            except BaseException:
-                host.prefixes.drop(sequence)
-                raise
-            host.prefixes.keep(sequence)
             return np.array(rows[-1, : self.engine.vocabulary.size], subok=False)
 
     def events(self, request: Request) -> tuple[Generator[Event], Stats]:
@@ -206,9 +203,7 @@ class Model:
     def _beside(self, chain: Chain, asked: SamplingParams, fields: dict[str, Any]) -> Chain:
         """A chain of the caller's own, behind the mask that ``min_tokens`` asks for."""
         neutral = SamplingParams()
-        named = [name for name in LAW_FIELDS if getattr(asked, name) != getattr(neutral, name) or name in fields]
-        if named:
-            raise InvalidValue(f"chain decides {', '.join(named)} itself, got both")
+        check_beside({name: True for name in LAW_FIELDS if getattr(asked, name) != getattr(neutral, name)} | fields)
         guard = [stage for stage in Chain.from_params(asked, self.engine.vocabulary.ends) if isinstance(stage, MinTokens)]
         return Chain([*guard, *chain])
 
@@ -226,16 +221,23 @@ class Model:
             return tuple(vocabulary.encode_chat(messages))
         if isinstance(prompt, str):
             return (*vocabulary.begin, *vocabulary.encode(prompt))
-        ids = as_ids("prompt", prompt or ())
+        ids = as_ids("prompt", prompt)  # type: ignore[arg-type]  # not None: checked above
         if ids.size and (ids.min() < 0 or ids.max() >= vocabulary.size):
             raise InvalidValue(f"prompt must hold token ids in [0, {vocabulary.size - 1}], got {int(ids.min())} … {int(ids.max())}")
         return tuple(ids.tolist())
 
 
+def check_beside(fields: Mapping[str, Any]) -> None:
+    """Fields that may stand beside a chain: none that it decides itself, not even with a neutral value."""
+    named = [name for name in LAW_FIELDS if name in fields]
+    if named:
+        raise InvalidValue(f"chain decides {', '.join(named)} itself, got both")
+
+
 def _merge(params: SamplingParams | None, fields: dict[str, Any]) -> SamplingParams:
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidType(f"params must be a nalar.SamplingParams, got {params!r}")
-    return (params or SamplingParams()).replace(fields)
+    return (params or SamplingParams()).replace(**fields)
 
 
 def _texts(events: Generator[Event]) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from nalar.checks import INT32_MAX, check_flag, check_ids, check_integer, check_number, check_text
+from nalar.checks import check_bias, check_flag, check_ids, check_integer, check_number, check_text
 from nalar.errors import InvalidType, InvalidValue
 
 __all__ = ["SamplingParams"]
@@ -95,38 +94,17 @@ class SamplingParams:
             "logprobs": None if self.logprobs is None else check_integer("logprobs", self.logprobs, 0),
         }
 
-    def replace(self, changes: Mapping[str, Any]) -> SamplingParams:
+    def replace(self, **changes: Any) -> SamplingParams:
         """These parameters with ``changes``.
 
-        >>> SamplingParams(top_k=40).replace({"top_p": 0.9})
+        >>> SamplingParams(top_k=40).replace(top_p=0.9)
         SamplingParams(top_k=40, top_p=0.9)
         """
-        return SamplingParams(**{field.name: getattr(self, field.name) for field in fields(self)} | dict(changes))
+        return SamplingParams(**{field.name: getattr(self, field.name) for field in fields(self)} | changes)
 
     def __repr__(self) -> str:
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value, default in told if value != default)})"
-
-
-def check_bias(name: str, bias: Any) -> tuple[tuple[int, float], ...]:
-    """{id: finite or −inf} as a tuple of pairs sorted by id."""
-    pairs = bias.items() if isinstance(bias, Mapping) else bias
-    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
-        raise InvalidType(f"{name} must map token ids to numbers, got {bias!r}")
-    try:
-        listed = [(token, value) for token, value in pairs]
-    except (TypeError, ValueError):
-        raise InvalidType(f"{name} must map token ids to numbers, got {bias!r}") from None
-    checked = {check_integer(f"{name}: a token id", token, 0, INT32_MAX): _check_bias_value(name, token, value) for token, value in listed}
-    if len(checked) != len(listed):
-        raise InvalidValue(f"{name} must name each token id once, got {bias!r}")
-    return tuple(sorted(checked.items()))
-
-
-def _check_bias_value(name: str, token: int, value: Any) -> float:
-    if isinstance(value, float | np.floating) and value == -math.inf:
-        return -math.inf
-    return check_number(f"{name}[{token}] (or -inf)", value)
 
 
 def _check_top_k(value: Any) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from typing import TypeVar
 
 from nalar.engines.base import Engine, Sequence
 from nalar.errors import EngineFull
 
 __all__ = ["Prefixes", "shared_prefix"]
+
+Answer = TypeVar("Answer")
 
 DECODED_AGAIN = 2  # tokens at the end of a prompt: the last needs its row, and is never decoded alone
 
@@ -47,9 +51,13 @@ class Prefixes:
 
     def open(self) -> Sequence:
         """An empty sequence; idle ones make room when the engine has no other."""
+        return self.make_room(self._engine.open)
+
+    def make_room(self, ask: Callable[[], Answer]) -> Answer:
+        """What ``ask`` returns; as long as the engine is full, the idle sequences go one by one, and it is asked again."""
         while True:
             try:
-                return self._engine.open()
+                return ask()
             except EngineFull:
                 if not self.free_one():
                     raise

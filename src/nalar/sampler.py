@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
-from nalar.chain import Chain
+from nalar.chain import Chain, resolve_key
 from nalar.checks import INT32_MAX, check_integer
 from nalar.distribution import Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
@@ -78,7 +79,7 @@ class Sampler:
         ``key``: for a draft, ``target.key.draft(i)`` of the step's start; None for this sampler's own.
         """
         row = as_row(logits, self.vocabulary)
-        key = self.key if key is None else key
+        key = self.key if key is None else resolve_key(key, self.history)
         evaluation = self.chain.evaluate(row, self.history, key)
         drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law)
         self.history.append(drawn.token, evaluation.after(drawn.token))
@@ -137,14 +138,15 @@ class Sampler:
 
         The same uniform again would be biased: that it led to the rejected token is known.
         """
-        key = self._key
-        self._key = Key(key.seed, key.sequence, None, key.attempt + 1)
+        self._key = replace(self._key, attempt=self._key.attempt + 1)
 
     def fork(self, sequence: int) -> Sampler:
         """An independent sampler with the same past, drawing as another sequence of the same seed."""
         if sequence == self._key.sequence:
             raise InvalidValue(f"sequence must differ from this sampler's, whose noise the fork would reuse, got {sequence}")
-        return self._twin(Key(self._key.seed, sequence, None, self._key.attempt), self.history.copy())
+        twin = copy(self)
+        twin._key, twin.history = replace(self._key, sequence=sequence), self.history.copy()
+        return twin
 
     def snapshot(self) -> Snapshot:
         """This sampler as a value; ``Sampler.restore`` goes on from it as if nothing had happened."""
@@ -155,10 +157,15 @@ class Sampler:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
         """The sampler that ``snapshot`` was taken of."""
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidType(f"snapshot must be what sampler.snapshot() gave, got {snapshot!r}")
         if snapshot.stream != STREAM_VERSION:
             raise InvalidValue(f"snapshot must be of stream version {STREAM_VERSION}, which draws its tokens, got {snapshot.stream}")
-        sampler = cls(snapshot.chain, snapshot.seed, snapshot.sequence, snapshot.prompt, draw=snapshot.draw, vocabulary=snapshot.vocabulary)
-        sampler._key, sampler.spent = Key(snapshot.seed, snapshot.sequence, None, snapshot.attempt), snapshot.spent
+        sampler = cls(
+            snapshot.chain, seed=snapshot.seed, sequence=snapshot.sequence, prompt=snapshot.prompt,
+            draw=snapshot.draw, vocabulary=snapshot.vocabulary, attempt=snapshot.attempt,
+        )
+        sampler.spent = snapshot.spent
         for token, states in snapshot.log:
             sampler.history.append(token, states)
         return sampler
@@ -174,6 +181,8 @@ class Sampler:
         return listed
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
+        if not isinstance(window, Window):
+            raise InvalidType(f"window must be what sampler.distributions(…) gave, got {window!r}")
         if window.history is not self.history or window.revision != self.history.revision or window.key != self.key:
             raise InvalidValue("window must belong to this point of the history, got one made before it changed")
         if not 1 <= len(emitted) <= len(window) or tuple(emitted[:-1]) != window.draft[: len(emitted) - 1]:
@@ -183,12 +192,6 @@ class Sampler:
                 raise InvalidValue(f"tokens must be drawn from the window's laws, got {token}, which has probability 0 there")
         last = window.evaluations[len(emitted) - 1]
         return [*window.states[: len(emitted) - 1], last.after(emitted[-1])]
-
-    def _twin(self, key: Key, history: History) -> Sampler:
-        twin = Sampler.__new__(Sampler)
-        twin.chain, twin.draw, twin.vocabulary, twin._key, twin.history = self.chain, self.draw, self.vocabulary, key, history
-        twin.spent = self.spent
-        return twin
 
 
 def _listed(name: str, tokens: Any) -> Iterable[Any]:

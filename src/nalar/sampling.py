@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nalar.candidates import log_sum_exp
+from nalar.candidates import log_sum_exp, rank_of
 from nalar.chain import Chain, Evaluation, resolve_key
 from nalar.checks import check_choice, check_integer
 from nalar.distribution import Distribution, Draw
@@ -19,7 +19,7 @@ from nalar.history import History, check_history
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, split_rows
 
-__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "rank_of", "report", "sample", "sample_batch"]
+__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "report", "sample", "sample_batch"]
 
 
 class TokenLogprob(NamedTuple):
@@ -86,8 +86,6 @@ def sample(
     """
     row, history = as_row(logits, vocabulary), check_history(history)
     placed = resolve_key(key, history)
-    if placed is None:
-        raise InvalidType("key must be a nalar.Key, got None")
     return draw_sample(row, check_chain(chain).evaluate(row, history, placed), placed, logprobs, draw, keep_law)
 
 
@@ -142,7 +140,7 @@ def report(row: FloatRow, law: Distribution, token: int, key: Key, logprobs: int
     values = as_float64(row)
     total = log_sum_exp(values)
     return Sample(
-        token, law.logprob(token), key, law.rank(token), float(values[token] - total), rank_of(values, token),
+        token, law.logprob(token), key, law.rank(token), float(values[token]) - total, rank_of(values, token),
         _best_of_law(law, best),
         best_tokens(values, total, best),
         kept,
@@ -161,11 +159,6 @@ def check_chain(chain: Any) -> Chain:
     if not isinstance(chain, Chain):
         raise InvalidType(f"chain must be a nalar.Chain (see Chain.parse and Chain.from_params), got {chain!r}")
     return chain
-
-
-def rank_of(values: npt.NDArray[np.float64], token: int) -> int:
-    """1 + tokens greater + equal ones with a lower id."""
-    return 1 + int((values > values[token]).sum()) + int((values[:token] == values[token]).sum())
 
 
 def best_tokens(values: npt.NDArray[np.float64], total: float, n: int) -> tuple[TokenLogprob, ...]:

@@ -13,13 +13,13 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from nalar.errors import InvalidType, NalarError, ParseError
-from nalar.stages import BUILT_IN, Stage, built_in
+from nalar.stages import BUILT_IN, Stage
 
 __all__ = ["parse_stages", "print_stage", "print_stages"]
 
 IDENTITY = "identity"
 SHAPE = "a chain must read stage(argument, …) | stage(argument, …)"
-NAMES = {"inf": float("inf"), "true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
+NAMES = {"inf": float("inf"), "true": True, "false": False, "none": None}
 
 
 def print_stages(stages: Iterable[Stage]) -> str:
@@ -83,11 +83,10 @@ def _build(text: str, call: ast.expr, extra: Mapping[str, type[Stage]]) -> Stage
 
 
 def _find(text: str, name: ast.Name, extra: Mapping[str, type[Stage]]) -> type[Stage]:
-    if name.id in extra:
-        return extra[name.id]
-    if name.id in BUILT_IN:
-        return built_in(name.id)
-    raise ParseError(f"a stage must be one of {', '.join([*BUILT_IN, *extra])}, got {name.id!r}", text, _column(text, name))
+    known = BUILT_IN | dict(extra)
+    if name.id not in known:
+        raise ParseError(f"a stage must be one of {', '.join(known)}, got {name.id!r}", text, _column(text, name))
+    return known[name.id]
 
 
 def _name(text: str, keyword: ast.keyword) -> str:

@@ -60,9 +60,10 @@ def trace_row(row: FloatRow, chain: Chain, history: History, key: Key | None = N
     >>> [(stage.stage, stage.before, stage.after, round(stage.mass, 6), stage.cut) for stage in trace.stages]
     [('top_k(1)', 3, 1, 0.5, (1, 2))]
     """
-    raw = Distribution.from_candidates(Candidates.from_row(row))
+    whole = Candidates.from_row(row)
+    raw = Distribution.from_candidates(whole)
     before, stages = raw, []
-    for step in chain.steps(row, history, key):
+    for step in chain.steps(whole, history, key):
         after = Distribution.from_candidates(step.after)
         stages.append(_measure(print_stage(step.stage), before, after))
         before = after

@@ -15,8 +15,10 @@ from hypothesis import given
 
 from faults.laws import LawCase, check_law, every_path, log
 from nalar import Chain, Key, Sampler, SamplingParams, sample, sample_batch
+from nalar.candidates import Candidates
 from nalar.distribution import Distribution
 from nalar.errors import BrokenRow
+from nalar.rows import as_row
 from strategies import Case, cases
 
 UNSORTED = log([0.35, 0.05, 0.5, 0.1])
@@ -105,7 +107,7 @@ def test_rule(case: Case) -> None:
     before = case.row.tobytes()
     candidates = None
     try:
-        for step in case.chain.steps(case.row if case.row.dtype.kind == "f" else case.row.view(np.uint16), case.history):
+        for step in case.chain.steps(Candidates.from_row(as_row(case.row)), case.history):
             assert candidates is None or step.before is candidates
             candidates = step.after
         laws = every_path(case.row, case.chain, case.prompt, case.output)

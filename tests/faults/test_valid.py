@@ -114,7 +114,7 @@ REFUSED = [
 def test_what_the_report_calls_an_error_is_one_at_every_door(asks: list[dict[str, Any]]) -> None:
     with nalar.load("toy") as model:
         doors: list[Callable[..., Any]] = [
-            SamplingParams().replace, lambda ask: SamplingParams(**ask), lambda ask: model.generate("The ", **ask),
+            lambda ask: SamplingParams().replace(**ask), lambda ask: SamplingParams(**ask), lambda ask: model.generate("The ", **ask),
         ]
         for ask in asks:
             for door in doors:
@@ -132,7 +132,7 @@ def test_b076_one_range_of_temperature_at_every_door(value: str, good: bool, cap
     """B076, and B073 on the command line: parameters, stage, chain's text and command agree."""
     number = float(value)
     doors: list[Callable[[], Any]] = [
-        lambda: SamplingParams(temperature=number), lambda: SamplingParams().replace({"temperature": number}),
+        lambda: SamplingParams(temperature=number), lambda: SamplingParams().replace(temperature=number),
         lambda: Temperature(number), lambda: Chain.parse(f"temperature({value})"),
     ]
     for door in doors:
@@ -238,7 +238,7 @@ def test_a_value_outside_its_range_is_an_error_that_names_it(name: str, data: st
         SamplingParams(**{name: value})
     json.dumps(str(caught.value), allow_nan=False)
     with pytest.raises(NalarError):
-        SamplingParams().replace({name: value})
+        SamplingParams().replace(**{name: value})
 
 
 NEUTRAL: dict[str, list[Any]] = {

@@ -60,7 +60,7 @@ class Steady(Stage):
         """The state after ``token``; ``candidates`` is what ``apply`` was given for that draw, None if nobody kept it."""
         if candidates is None:
             raise MemoryRequired(f"{self.name} must have seen the earlier draws: restore a snapshot, or use a Sampler")
-        place = candidates.where(np.array([token]))
+        place = candidates.places(np.array([token]))
         surprise = log_sum_exp(candidates.logits) - float(candidates.logits[place[0]])
         return min(2.0, max(0.1, state - self.rate * (surprise - self.target)))
 

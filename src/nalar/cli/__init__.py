@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from pathlib import Path
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; the packages it needs are an extra."""
+    _prepare_streams()
     try:
         from nalar.cli.commands import run
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         print(f"nalar: the command line needs {error.name}: pip install 'nalar[cli]'", file=sys.stderr)
         sys.exit(2)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _prepare_streams() -> None:
+    """A stream that was closed is as good as empty, and one of another encoding shows "?" while the reply goes on."""
+    nowhere = Path(os.devnull)
+    sys.stdin = sys.stdin or nowhere.open()
+    sys.stdout = sys.stdout or nowhere.open("w")
+    sys.stderr = sys.stderr or nowhere.open("w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -31,7 +31,10 @@ for command in (generate, inspect, models):
 def run(arguments: list[str]) -> int:
     """The exit status of ``nalar arguments``: 0, 2 for a user's mistake (one line on stderr), 130 for an interrupt."""
     try:
-        status = cli.main(arguments, prog_name="nalar", standalone_mode=False)
+        with cli.make_context("nalar", list(arguments)) as context:  # cli.main would end a broken pipe with 1
+            status = cli.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return MISTAKE
@@ -45,7 +48,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _mistake(f"{error.filename or 'a file'}: {error.strerror}")
+        return _mistake(f"{error.filename or 'the output'}: {error.strerror}")
     return status if isinstance(status, int) else 0
 
 

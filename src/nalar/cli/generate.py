@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import IO, Any, NamedTuple
 
 import click
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nalar.chain import Chain
-from nalar.cli.options import ask_of, law_options, model_options, prompt_options, sampling_params
+from nalar.cli.options import ask_of, asked_fields, law_options, model_options, prompt_options, sampling_params
 from nalar.cli.progress import PromptProgress
 from nalar.cli.records import completion_record, event_record
 from nalar.cli.screen import console, show_token
@@ -21,7 +21,7 @@ from nalar.completion import Completion, Event, Stats, fold
 from nalar.echo import PromptToken
 from nalar.errors import InvalidValue
 from nalar.generate import Request
-from nalar.model import Model, load
+from nalar.model import Model, check_beside, load
 
 __all__ = ["generate"]
 
@@ -64,8 +64,10 @@ def generate(
     with ExitStack() as stack:
         loaded = stack.enter_context(load(model, context=context, threads=threads, reproducible=reproducible))
         progress = stack.enter_context(PromptProgress())
+        if written is not None:
+            check_beside(asked_fields(given))
         request = loaded.request(params=params, chain=written, draft=draft, progress=progress, trace=trace is not None, **ask)
-        lines = None if trace is None else stack.enter_context(click.open_file(trace, "w", encoding="utf-8"))
+        lines = None if trace is None else stack.enter_context(_open_trace(trace))
         told = loaded.prompt_logprobs(request) if echo else None
         if n == 1 and not as_json:
             events, stats = loaded.events(request)
@@ -80,6 +82,13 @@ def generate(
         else:
             _print(replies, request.seed, loaded if table else None)
         return 0
+
+
+def _open_trace(path: str) -> AbstractContextManager[IO[str]]:
+    try:
+        return click.open_file(path, "w", encoding="utf-8")
+    except OSError as error:
+        raise InvalidValue(f"--trace must be a file that can be written, got {path!r}: {error.strerror}") from None
 
 
 class Shown(NamedTuple):

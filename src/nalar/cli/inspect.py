@@ -10,17 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from nalar.chain import Chain
-from nalar.cli.options import ask_of, law_options, model_options, prompt_options, sampling_params
+from nalar.cli.options import ask_of, asked_fields, law_options, model_options, prompt_options, sampling_params
 from nalar.cli.records import stage_record
 from nalar.cli.screen import bar, console, percent, show_token
+from nalar.distribution import Distribution
 from nalar.history import History
 from nalar.keys import Key, fresh_seed
-from nalar.model import load
+from nalar.model import check_beside, load
 from nalar.trace import Trace, trace_row
 
 __all__ = ["inspect"]
 
 NARROW, WIDE = 0, 10  # cells of a bar
+TOKEN, SHARE = 5, 7  # cells a token and a share need
 
 
 @click.command()
@@ -43,6 +45,8 @@ def inspect(
     written = None if chain is None else Chain.parse(chain)
     ask = ask_of(prompt, file, chat, system)
     with load(model, context=context, threads=threads, reproducible=reproducible) as loaded:
+        if written is not None:
+            check_beside(asked_fields(given))
         request = loaded.request(params=asked, chain=written, **ask)
         row = loaded.logits(list(request.prompt))
         key = Key(fresh_seed() if seed is None else seed)
@@ -54,7 +58,8 @@ def inspect(
     screen = console()
     screen.print(Text(f"chain  {request.chain}\n"))
     screen.print(_stage_table(trace), "")
-    screen.print(_candidate_table(trace, pieces, top, screen.width))
+    for table in _candidate_tables(trace, pieces, top, screen.width):
+        screen.print(table)
 
 
 def _stage_table(trace: Trace) -> Table:
@@ -71,21 +76,33 @@ def _stage_table(trace: Trace) -> Table:
     return table
 
 
-def _candidate_table(trace: Trace, pieces: tuple[bytes, ...], top: int, width: int) -> Table:
-    """A row a candidate, a column a stage: its share of the law there, with a bar where the width allows."""
-    cells = (width - 24) // (len(trace.stages) + 1) - 9
+def _candidate_tables(trace: Trace, pieces: tuple[bytes, ...], top: int, width: int) -> list[Table]:
+    """A row a candidate, a column a stage; where they do not fit side by side, in several tables below each other."""
+    laws = [("(the model)", trace.raw), *((stage.stage, stage.law) for stage in trace.stages)]
+    fit = max((width - TOKEN - 1) // (SHARE + 1), 1)
+    tables = [_candidate_table(trace, pieces, top, width, laws, first, first + fit) for first in range(0, len(laws), fit)]
+    hidden = trace.raw.ids.size - len(tables[-1].rows)
+    if hidden > 0:
+        tables[-1].caption, tables[-1].caption_justify = f"and {hidden:,} more", "left"
+    return tables
+
+
+def _candidate_table(
+    trace: Trace, pieces: tuple[bytes, ...], top: int, width: int, laws: list[tuple[str, Distribution]], first: int, last: int
+) -> Table:
+    """The candidates under ``laws[first:last]``: their share of each, with a bar where the width allows."""
+    cells = (width - 24) // len(laws) - 9
     size = WIDE if cells >= WIDE else max(cells, NARROW)
-    table = Table("\ntoken", box=None, pad_edge=False, header_style="bold")
-    for heading in ("(the model)", *(stage.stage for stage in trace.stages)):
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("\ntoken", no_wrap=True, overflow="ellipsis", min_width=min(TOKEN, max(width - SHARE - 1, 1)))
+    for heading, _ in laws[first:last]:
         name, bracket, arguments = heading.partition("(")
-        table.add_column(heading if not name else f"{name}\n{bracket}{arguments}", no_wrap=True, overflow="ellipsis", min_width=7)
+        shown = heading if not name else f"{name}\n{bracket}{arguments}"
+        table.add_column(Text(shown), no_wrap=True, overflow="ellipsis", min_width=SHARE)
     cut_by = trace.cut_by()
     for token in _shown(trace, top):
-        shares = [trace.raw.prob(token), *(stage.law.prob(token) for stage in trace.stages)]
-        table.add_row(Text(show_token(pieces[token], token)), *_shares(shares, size), style="dim" if token in cut_by else None)
-    hidden = trace.raw.ids.size - len(table.rows)
-    if hidden > 0:
-        table.caption, table.caption_justify = f"and {hidden:,} more", "left"
+        shares = _shares([law.prob(token) for _, law in laws], size)[first:last]
+        table.add_row(Text(show_token(pieces[token], token)), *shares, style="dim" if token in cut_by else None)
     return table
 
 

@@ -9,8 +9,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from nalar.cli.screen import console
-from nalar.engines.describe import Description, describe, known_names
+from nalar.cli.screen import console, show_token
+from nalar.engines import known_names
+from nalar.engines.describe import Description, describe
 from nalar.errors import NalarError
 
 __all__ = ["models"]
@@ -34,8 +35,14 @@ def models(names: tuple[str, ...], as_json: bool) -> None:
     table.add_column("sampling defaults of the file")
     table.add_column("what it loads", overflow="fold")
     for one in told:
-        table.add_row(*(_row(one) if isinstance(one, Description) else (one["name"], "", "", "", "", "", Text(one["problem"], "red"))))
+        cells = _row(one) if isinstance(one, Description) else (one["name"], "", "", "", "", "", one["problem"])
+        table.add_row(*map(_plain, cells), style=None if isinstance(one, Description) else "red")
     console().print(table)
+
+
+def _plain(cell: str) -> Text:
+    """A cell as it is: a file's name is no markup, and its control characters are spelled."""
+    return Text(show_token(cell.encode(errors="backslashreplace"), 0).replace("·", " ") if cell else "")
 
 
 def _try(name: str) -> Description | dict[str, str]:

@@ -11,7 +11,7 @@ import click
 from nalar.errors import InvalidValue
 from nalar.params import SamplingParams
 
-__all__ = ["ask_of", "law_options", "model_options", "prompt_options", "read_prompt", "sampling_params"]
+__all__ = ["ask_of", "asked_fields", "law_options", "model_options", "prompt_options", "read_prompt", "sampling_params"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -68,8 +68,12 @@ def law_options(command: Command) -> Command:
 
 def sampling_params(given: dict[str, Any]) -> SamplingParams:
     """The parameters among a command's options; what was not given keeps its default."""
-    repeated = ("logit_bias", "allowed_tokens", "banned_tokens", "stop", "stop_tokens")
-    return SamplingParams().replace({name: value for name, value in given.items() if value is not None and (name not in repeated or value)})
+    return SamplingParams(**asked_fields(given))
+
+
+def asked_fields(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given: a repeatable one that was not is ()."""
+    return {name: value for name, value in given.items() if value is not None and value != ()}
 
 
 def ask_of(prompt: str | None, file: Any, chat: bool, system: str | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def show_token(piece: bytes, token: int) -> str:
         return f"<{token}>"
     text = piece.decode("utf-8", "backslashreplace")
     shown = "".join(MARKS.get(letter) or _visible(letter) for letter in text)
-    return f"◌{shown}" if unicodedata.combining(text[0]) else shown
+    return f"◌{shown}" if unicodedata.category(text[0])[0] == "M" else shown
 
 
 def bar(share: float, width: int) -> str:
@@ -57,4 +57,4 @@ def percent(share: float) -> str:
 
 def _visible(letter: str) -> str:
     """The letter, or its escape where it would move the cursor, hide, or turn the line around."""
-    return letter if unicodedata.category(letter)[0] != "C" else letter.encode("unicode_escape").decode()
+    return letter if unicodedata.category(letter)[0] not in "CZ" else letter.encode("unicode_escape").decode()

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from nalar.engines.base import Loaded, LoadOptions
 from nalar.errors import ModelNotFound
 
-__all__ = ["FAMILIES", "load_engine"]
+__all__ = ["FAMILIES", "known_names", "load_engine"]
 
 FAMILIES = {
     "toy": "nalar.engines.toy:load",
@@ -27,6 +27,11 @@ def load_engine(name: str, options: LoadOptions) -> Loaded:
     return _loader(name)(name, options)
 
 
+def known_names() -> list[str]:
+    """The names that ``load`` knows, built in and installed."""
+    return sorted({*FAMILIES, *(entry.name for entry in entry_points(group="nalar.engines"))} - {"gguf"})
+
+
 def _loader(name: str) -> Loader:
     family = "gguf" if name.lower().endswith(".gguf") else name
     path = FAMILIES.get(family)
@@ -36,5 +41,4 @@ def _loader(name: str) -> Loader:
     for entry in entry_points(group="nalar.engines"):
         if entry.name == name.partition(":")[0]:
             return cast(Loader, entry.load())
-    known = sorted({*FAMILIES, *(entry.name for entry in entry_points(group="nalar.engines"))} - {"gguf"})
-    raise ModelNotFound(f"model must be one of {', '.join(known)} or a path to a .gguf file, got {name!r}")
+    raise ModelNotFound(f"model must be one of {', '.join(known_names())} or a path to a .gguf file, got {name!r}")

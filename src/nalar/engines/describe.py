@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 
-from nalar.engines import FAMILIES
+from nalar.engines import load_engine
 from nalar.engines.base import LoadOptions
 
-__all__ = ["Description", "describe", "known_names"]
+__all__ = ["Description", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +24,6 @@ class Description:
     context: int  # tokens it was trained for
     chat: bool  # whether it brings a chat template
     defaults: Mapping[str, str]
-
-
-def known_names() -> list[str]:
-    """The names that ``load`` knows, built in and installed."""
-    return sorted({*FAMILIES, *(entry.name for entry in entry_points(group="nalar.engines"))} - {"gguf"})
 
 
 def describe(name: str) -> Description:
@@ -60,8 +54,6 @@ def _gguf(name: str) -> Description:
 
 def _loaded(name: str) -> Description:
     """An engine of someone else's: all that is known of it is its contract, so it is loaded."""
-    from nalar.engines import load_engine
-
     loaded = load_engine(name, LoadOptions())
     try:
         engine = loaded.engine

@@ -122,7 +122,7 @@ class LlamaEngine:
     def step(self, work: list[Work]) -> list[Rows]:
         """Append each work's tokens and lend the rows after its last ``rows`` of them; an error leaves everything as it was.
 
-        Raises ``InvalidValue`` for work that is none, ``EngineFull`` past the context or without free cells.
+        Raises ``InvalidValue`` for work that is none, ``EngineError`` past the context, ``EngineFull`` without free cells.
         """
         with self._turn():
             work = self._checked(work)
@@ -236,7 +236,7 @@ class LlamaEngine:
         tokens = tuple(check_integer(f"a token of {name}", token, 0, self.vocabulary.size - 1) for token in work.tokens)
         held, added, context = len(work.sequence.tokens), len(tokens), self.limits.context
         if held + added > context:
-            raise EngineFull(f"{held + added} tokens ({held} held, {added} new) do not fit the context of {context}")
+            raise EngineError(f"{held + added} tokens ({held} held, {added} new) do not fit the context of {context}")
         return Work(work.sequence, tokens, check_integer(f"{name}.rows", work.rows, 0, added))
 
 

@@ -18,8 +18,13 @@ def find_weights(name: str) -> Path:
 
     Raises ``MissingPackage`` when the package is absent, ``ModelNotFound`` when there is no such file or it is not GGUF.
     """
-    path = _packaged(name) if name in PACKAGED else Path(name).expanduser()
-    if not path.is_file():
+    try:
+        path = _packaged(name) if name in PACKAGED else Path(name).expanduser()
+        found = path.is_file()
+    except (OSError, RuntimeError) as problem:  # a name too long, a folder that may not be read, ~nobody
+        reason = getattr(problem, "strerror", None) or problem
+        raise ModelNotFound(f"model must be {', '.join(PACKAGED)} or a path to a .gguf file, got {name[:200]!r}: {reason}") from None
+    if not found:
         raise ModelNotFound(f"model must be {', '.join(PACKAGED)} or a path to a .gguf file; there is no file {str(path)!r}")
     if _first_bytes(path) != MAGIC:
         raise ModelNotFound(f"model must be a GGUF file; {str(path)!r} does not begin with the bytes {MAGIC.decode()}")

@@ -9,7 +9,7 @@ it from ``context.coin()``, and from nowhere else: then a draw stays a function 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import get_annotations
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -35,7 +35,9 @@ class Context:
         """This stage's uniform in [0, 1) for this draw: purpose "coin", index the stage's place in the chain."""
         if self.key is None:
             raise KeyRequired("key must be given to a chain in which a stage flips a coin, got None")
-        return self.key.coin(self.index)
+        key = self.key
+        own = replace(key, position=(key.position or 0) + key.row, row=0) if key.row else key  # a draft key names the step's start
+        return own.coin(self.index)
 
 
 class Stage:
@@ -61,6 +63,8 @@ class Stage:
             raise InvalidType(f"a field of {cls.__name__} must not be called name: that is the stage's name in a chain's text")
         if "name" not in cls.__dict__:
             cls.name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).lstrip("_")
+        if callable(getattr(cls, "initial", None)) != callable(getattr(cls, "observe", None)):
+            raise InvalidType(f"{cls.__name__} must define both initial and observe, or neither: together they are a stage's memory")
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         """The candidates after this stage.  Pure: reads its arguments, changes nothing.

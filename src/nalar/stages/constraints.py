@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nalar.candidates import Candidates
-from nalar.checks import check_ids, check_integer
+from nalar.checks import check_bias, check_ids, check_integer
 from nalar.errors import InvalidValue
-from nalar.params import check_bias
 from nalar.stages.base import Context, Stage
 
 __all__ = ["Allow", "Ban", "Bias", "MinTokens"]
@@ -36,15 +35,14 @@ class Bias(Stage):
         object.__setattr__(self, "values", check_bias("bias", self.values))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        pairs = dict(self.values)
-        if not pairs:
+        amounts = dict(self.values)
+        if not amounts:
             return candidates
-        ids, amounts = np.array(list(pairs), np.int32), np.array(list(pairs.values()))
-        _check_inside("bias", ids.tolist(), context.vocabulary)
-        places = candidates.where(ids)
+        _check_inside(self.name, amounts, context.vocabulary)
+        places = candidates.places(np.array(list(amounts), np.int32))
         logits = candidates.logits.copy()
         with np.errstate(over="ignore"):
-            logits[places] += amounts[np.isin(ids, candidates.ids)]
+            logits[places] += [amounts[token] for token in candidates.ids[places].tolist()]
         return candidates.replace(logits)
 
 
@@ -70,7 +68,7 @@ class Allow(Stage):
         return _pack(np.array(self.ids, np.int32))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        _check_inside("allow", self.ids, context.vocabulary)
+        _check_inside(self.name, self.ids, context.vocabulary)
         return candidates.masked(~_unpack(self.packed, candidates.ids))
 
 
@@ -89,7 +87,7 @@ class Ban(Stage):
         object.__setattr__(self, "ids", check_ids("banned ids", self.ids))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        return _without("ban", self.ids, candidates, context)
+        return _without(self.name, self.ids, candidates, context)
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class MinTokens(Stage):
         object.__setattr__(self, "ends", check_ids("ends", self.ends))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        return candidates if context.history.position >= self.n else _without("min_tokens", self.ends, candidates, context)
+        return candidates if context.history.position >= self.n else _without(self.name, self.ends, candidates, context)
 
 
 def _without(stage: str, ids: Iterable[int], candidates: Candidates, context: Context) -> Candidates:
@@ -120,7 +118,7 @@ def _without(stage: str, ids: Iterable[int], candidates: Candidates, context: Co
     if not ids:
         return candidates
     mask = np.zeros(candidates.ids.size, np.bool_)
-    mask[candidates.where(np.array(list(ids), np.int32))] = True
+    mask[candidates.places(np.array(list(ids), np.int32))] = True
     return candidates.masked(mask)
 
 

@@ -39,7 +39,7 @@ class Penalty(Stage):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", check_number(self.name, self.value))
-        check_choice("scope", self.scope, ("all", "output", "prompt"))
+        object.__setattr__(self, "scope", check_choice("scope", self.scope, ("all", "output", "prompt")))
         object.__setattr__(self, "ignore_prefix", check_integer("ignore_prefix", self.ignore_prefix, 0))
         if self.window is not None:
             object.__setattr__(self, "window", check_integer("window", self.window, 0))
@@ -72,7 +72,7 @@ class Repetition(Penalty):
         if self.value == 1:
             return candidates
         seen = occurrences(self, context)
-        places = candidates.where(seen.ids)
+        places = candidates.places(seen.ids)
         old = candidates.logits[places]
         with np.errstate(over="ignore"):
             penalised = np.where(old > 0, old / self.value, old * self.value)
@@ -96,7 +96,7 @@ class Frequency(Penalty):
         if self.value == 0:
             return candidates
         seen = occurrences(self, context)
-        places = candidates.where(seen.ids)
+        places = candidates.places(seen.ids)
         return _lowered(candidates, places, self.value, seen.count_at(candidates.ids[places]))
 
 
@@ -117,7 +117,7 @@ class Presence(Penalty):
         if self.value == 0:
             return candidates
         seen = occurrences(self, context)
-        places = candidates.where(seen.ids)
+        places = candidates.places(seen.ids)
         return _lowered(candidates, places, self.value, seen.fade_at(candidates.ids[places]))
 
 
@@ -159,7 +159,7 @@ def _from_window(history: History, stage: Penalty) -> Seen:
     distance = len(history) - np.arange(first, first + tokens.size)
     fade = np.ones(tokens.size)
     if stage.window is not None and stage.decay is not None:
-        fade = np.clip(1 - (distance - stage.window) / stage.decay, 0, 1)
+        fade = np.clip(1 - (distance - min(stage.window, len(history))) / float(stage.decay), 0, 1)
     ids, newest, place = np.unique(tokens[::-1], return_index=True, return_inverse=True)
     counts = np.bincount(place, weights=fade[::-1], minlength=ids.size).astype(np.float64)
     return Seen(ids, counts, fade[::-1][newest])

@@ -38,7 +38,7 @@ class TopK(Stage):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", check_integer("k", self.k, 0))
-        check_choice("ties", self.ties, ("first", "all"))
+        object.__setattr__(self, "ties", check_choice("ties", self.ties, ("first", "all")))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits, surplus = candidates.logits, candidates.logits.size - self.k
@@ -77,9 +77,9 @@ class TopP(Stage):
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_number("p", self.p, 0, 1))
         check_flag("crossing", self.crossing)
-        check_choice("at_equality", self.at_equality, ("stop", "continue"))
-        check_choice("ties", self.ties, ("first", "all"))
-        check_choice("mass", self.mass, ("renormalised", "original"))
+        object.__setattr__(self, "at_equality", check_choice("at_equality", self.at_equality, ("stop", "continue")))
+        object.__setattr__(self, "ties", check_choice("ties", self.ties, ("first", "all")))
+        object.__setattr__(self, "mass", check_choice("mass", self.mass, ("renormalised", "original")))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         if self.p >= 1:
