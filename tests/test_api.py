@@ -19,11 +19,14 @@ FRONT_DOOR = {
     "History",
     "Key",
     "NalarError",
+    "Proposal",
     "Sampler",
     "SamplingParams",
     "load",
     "sample",
     "sample_batch",
+    "step_batch",
+    "verify",
 }
 SOURCE = Path(nalar.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -8,6 +8,11 @@ from nalar.keys import Key
 from nalar.model import load
 from nalar.params import SamplingParams
 from nalar.sampler import Sampler
+from nalar.sampler_batch import step_batch
 from nalar.sampling import sample, sample_batch
+from nalar.speculative import Proposal, verify
 
-__all__ = ["Chain", "Distribution", "History", "Key", "NalarError", "Sampler", "SamplingParams", "load", "sample", "sample_batch"]
+__all__ = [
+    "Chain", "Distribution", "History", "Key", "NalarError", "Proposal", "Sampler", "SamplingParams", "load", "sample", "sample_batch",
+    "step_batch", "verify",
+]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nalar.echo import PromptToken
 from nalar.sampling import Sample, TokenLogprob
+from nalar.speculative.verdict import Verdict
 from nalar.trace import Trace
 
 __all__ = ["Completion", "Event", "FinishReason", "Stats", "fold"]
@@ -27,6 +28,30 @@ class Stats:
     steps: int = 0  # engine steps after the prompt
     prompt_seconds: float = 0.0
     seconds: float = 0.0  # the whole reply, prompt included
+    reached: list[int] = field(default_factory=list)  # [i]: steps in which draft token i was tried, those before it accepted
+    passed: list[int] = field(default_factory=list)  # [i]: of those, steps in which it was accepted
+    cost: float = 0.0  # total variation that a lossy rule paid; 0 is exact
+    lossy: bool = False
+
+    def count(self, verdict: Verdict, kept: int) -> None:
+        """Add a step of which the first ``kept`` tokens belong to the reply."""
+        accepted = min(verdict.accepted, kept)
+        self.drafted += verdict.drafted
+        self.accepted += accepted
+        self.emitted += kept
+        self.cost += verdict.cost
+        self.lossy = self.lossy or verdict.lossy
+        for place in range(min(verdict.drafted, verdict.accepted + 1, kept)):
+            if place == len(self.reached):
+                self.reached.append(0)
+                self.passed.append(0)
+            self.reached[place] += 1
+            self.passed[place] += place < accepted
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """How often draft token 0, 1, … was accepted when the tokens before it were."""
+        return tuple(passed / max(reached, 1) for passed, reached in zip(self.passed, self.reached, strict=True))
 
     @property
     def tokens_per_second(self) -> float:

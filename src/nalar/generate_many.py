@@ -48,7 +48,7 @@ def run_many(host: Host, request: Request, n: int) -> list[Branch]:
     As many as the engine has sequences for are drawn side by side, a step for all of them; the others wait for one of these to end.
     """
     limits = host.engine.limits
-    if n == 1 or limits.sequences == 1 or not limits.can_fork:
+    if n == 1 or limits.sequences == 1 or not limits.can_fork or request.draft is not None:
         return [_alone(host, replace(request, sequence=index)) for index in range(n)]
     started = time.perf_counter()
     with host.lock:

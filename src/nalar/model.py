@@ -25,11 +25,15 @@ from nalar.keys import fresh_seed
 from nalar.params import SamplingParams
 from nalar.prefixes import Prefixes
 from nalar.sampling import check_chain
+from nalar.speculative.drafts import DraftSource, check_source
+from nalar.speculative.proposal import Proposal
+from nalar.speculative.verifier import RuleLike, check_rule
 from nalar.stages import MinTokens
 
 __all__ = ["Model", "check_beside", "load"]
 
 Prompt = str | Iterable[int]
+DraftLike = str | DraftSource | None
 
 REPLY_FIELDS = ("min_tokens", "max_tokens", "stop", "stop_tokens", "ignore_eos", "seed", "n", "logprobs")
 # What a chain decides, so that it cannot be asked for beside one: all the rest, or a new field would be dropped in silence.
@@ -72,27 +76,30 @@ class Model:
 
     def generate(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
-        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, **fields: Any,
+        chain: Chain | None = None, draft: DraftLike = None, rule: RuleLike = None, echo: bool = False, progress: Progress | None = None,
+        **fields: Any,
     ) -> Completion:
         """One whole reply.
 
         ``prompt``: text, tokenised without control tokens, or token ids; or ``messages``: a chat, rendered by the model's own
         template.  ``params`` and single ``fields`` of SamplingParams, which override them; or a ``chain`` for the law, beside
-        fields for the rest.  ``echo``: also report the prompt's own log-probabilities.
+        fields for the rest.  ``draft``: "suffix", "ngram", a source from ``nalar.speculative.drafts`` or your own; it changes the speed,
+        never the law.  ``rule``: see ``nalar.verify``.  ``echo``: also report the prompt's own log-probabilities.
 
         >>> with load("toy") as model:
         ...     out = model.generate(messages=[{"role": "user", "content": "Hello"}], seed=7, max_tokens=5)
         >>> len(out.tokens) <= 5, out.seed
         (True, 7)
         """
-        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields)
+        request = self.request(prompt, params, messages=messages, chain=chain, draft=draft, rule=rule, progress=progress, **fields)
         told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
         events, stats = self.events(request)
         return fold(events, seed=request.seed, chain=str(request.chain), stats=stats, prompt_logprobs=told)
 
     def generate_n(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
-        chain: Chain | None = None, echo: bool = False, progress: Progress | None = None, **fields: Any,
+        chain: Chain | None = None, draft: DraftLike = None, rule: RuleLike = None, echo: bool = False, progress: Progress | None = None,
+        **fields: Any,
     ) -> list[Completion]:
         """``n`` replies to one prompt, which is evaluated once; the first is ``generate``'s.
 
@@ -104,7 +111,8 @@ class Model:
         ['se bridg,', 'bird said']
         """
         n = _merge(params, fields).n
-        request = self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields | {"n": 1})
+        once = fields | {"n": 1}
+        request = self.request(prompt, params, messages=messages, chain=chain, draft=draft, rule=rule, progress=progress, **once)
         told = self.prompt_logprobs(request) if check_flag("echo", echo) else None
         branches = self.branches(request, n)
         return [
@@ -114,7 +122,7 @@ class Model:
 
     def stream(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
-        chain: Chain | None = None, progress: Progress | None = None, **fields: Any,
+        chain: Chain | None = None, draft: DraftLike = None, rule: RuleLike = None, progress: Progress | None = None, **fields: Any,
     ) -> Iterator[str]:
         """The reply piece by piece; joined, the pieces are ``generate``'s text.  Closing the iterator cancels the reply.
 
@@ -122,12 +130,13 @@ class Model:
         ...     "".join(model.stream("The ", seed=7)) == model.generate("The ", seed=7).text
         True
         """
-        events, _ = self.events(self.request(prompt, params, messages=messages, chain=chain, progress=progress, **fields))
-        return _texts(events)
+        request = self.request(prompt, params, messages=messages, chain=chain, draft=draft, rule=rule, progress=progress, **fields)
+        return _texts(self.events(request)[0])
 
     def request(
         self, prompt: Prompt | None = None, params: SamplingParams | None = None, *, messages: list[Message] | None = None,
-        chain: Chain | None = None, progress: Progress | None = None, trace: bool = False, **fields: Any,
+        chain: Chain | None = None, draft: DraftLike = None, rule: RuleLike = None, progress: Progress | None = None, trace: bool = False,
+        **fields: Any,
     ) -> Request:
         """What ``generate`` is asked, resolved and checked: prompt ids, chain, seed."""
         asked = _merge(params, fields)
@@ -141,7 +150,9 @@ class Model:
         if progress is not None and not callable(progress):
             raise InvalidType(f"progress must be a function of two numbers, got {progress!r}")
         ids = self.encode(prompt, messages=messages)
-        return Request(ids, law, asked, seed, progress=progress, trace=trace)
+        check_rule(rule, Proposal.point(()))
+        source = check_source(draft, self.engine)
+        return Request(ids, law, asked, seed, progress=progress, trace=trace, draft=source, rule=rule)
 
     def prompt_logprobs(self, request: Request) -> tuple[PromptToken, ...]:
         """How likely the model found the request's prompt, token by token."""

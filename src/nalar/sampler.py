@@ -7,44 +7,23 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nalar.chain import Chain, Evaluation, resolve_key
+from nalar.chain import Chain, resolve_key
 from nalar.checks import INT32_MAX, check_integer
-from nalar.distribution import Distribution, Draw, check_draw
+from nalar.distribution import Draw, check_draw
 from nalar.errors import InvalidType, InvalidValue
 from nalar.history import NO_STATES, History, States
 from nalar.keys import STREAM_VERSION, Key, fresh_seed
 from nalar.rows import FloatRow, as_row, split_rows
-from nalar.sampling import Sample, check_chain, draw_sample
+from nalar.sampling import Sample, check_chain, draw_sample, report
+from nalar.speculative.lossy import Lossy
+from nalar.speculative.proposal import Proposal
 from nalar.speculative.verdict import Verdict
+from nalar.speculative.verifier import RuleLike, check_key, check_proposal, check_rule, decide, describe
+from nalar.window import Walk, Window
 
 __all__ = ["Sampler", "Snapshot", "Window"]
 
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The laws along a draft, each seeing the draft before it: ``laws[i]`` is the law after ``draft[:i]``.
-
-    It holds the states along the draft, and commits nothing.  It belongs to one point of one sampler: ``key`` is the step's.
-    No rule gets past a draft token that its law cannot draw: the stages with memory do not observe it.
-    """
-
-    draft: tuple[int, ...]
-    evaluations: tuple[Evaluation, ...]
-    states: tuple[States, ...]  # after each draft token
-    history: History
-    revision: int
-    key: Key
-
-    @property
-    def laws(self) -> tuple[Distribution, ...]:
-        """The k + 1 laws of k draft tokens."""
-        return tuple(evaluation.law for evaluation in self.evaluations)
-
-    def __len__(self) -> int:
-        return len(self.evaluations)
-
-    def __getitem__(self, index: int) -> Distribution:
-        return self.evaluations[index].law
+NOTHING = Proposal.point(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +39,7 @@ class Snapshot:
     draw: Draw
     vocabulary: int | None
     stream: int = STREAM_VERSION
+    spent: float = 0.0
 
 
 class Sampler:
@@ -82,6 +62,7 @@ class Sampler:
         self.history = History(prompt, output)
         self.draw = check_draw(draw)
         self.vocabulary = None if vocabulary is None else check_integer("vocabulary", vocabulary, 1, INT32_MAX)
+        self.spent = 0.0  # total variation that lossy rules have cost so far; 0 under exact rules
         self._key = Key(fresh_seed() if seed is None else seed, sequence, None, attempt)
 
     @property
@@ -100,37 +81,46 @@ class Sampler:
         ``key``: for a draft, ``target.key.draft(i)`` of the step's start; None for this sampler's own.
         """
         row = as_row(logits, self.vocabulary)
-        key = self.key if key is None else resolve_key(key, self.history)
-        fast = self.chain.draw(row, self.history, key, self.draw)
-        if logprobs is None and not keep_law and fast is not None:
-            self.history.append(fast[0], NO_STATES)
-            return Sample(fast[0], fast[1], key)
-        evaluation = self.chain.evaluate(row, self.history, key)
-        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law, fast)
-        self.history.append(drawn.token, evaluation.after(drawn.token))
-        return drawn
+        return self._take(row, self.key if key is None else resolve_key(key, self.history), logprobs, keep_law)
 
-    def step(self, rows: Any, *, logprobs: int | None = None) -> Verdict:
-        """Draw from ``rows`` [1, vocabulary], commit, and return the Verdict."""
-        listed = split_rows(rows)
-        if len(listed) != 1:
-            raise InvalidValue(f"rows must hold 1 row, one more than the 0 draft tokens, got {len(listed)}")
-        return Verdict(0, (self.sample(listed[0], logprobs=logprobs),))
+    def step(self, rows: Any, proposal: Proposal | None = None, rule: RuleLike = None, *, logprobs: int | None = None) -> Verdict:
+        """Verify ``proposal`` against ``rows`` [k + 1, vocabulary], commit what is emitted, and return the Verdict.
+
+        Row i follows the first i draft tokens, and its law sees them: penalties, counts, constraints, your own stages.  Without a
+        proposal there is one row and one draw.  A row behind the place where the step stops need not be looked at.  ``rule``: see
+        ``nalar.verify``; a lossy rule's budget is counted over this sampler's whole life (``spent``).  After an error nothing is
+        committed.
+
+        >>> sampler = Sampler(Chain.parse("temperature(0)"), seed=7)
+        >>> verdict = sampler.step([[0.0, 4.0], [3.0, 0.0], [0.0, 1.0]], Proposal.point([1, 1]))
+        >>> verdict.accepted, verdict.tokens, sampler.history.output.tolist()
+        (1, (1, 0), [1, 0])
+        """
+        if proposal is None or not check_proposal(proposal).tokens:
+            return self._plain(rows, rule, logprobs)
+        key, listed = self.key, self._rows(rows, proposal.tokens)
+        if check_rule(rule, proposal) == "follow":
+            return self._follow(listed, proposal, logprobs)
+        budgeted = rule.after(self.spent) if isinstance(rule, Lossy) else rule
+        with Walk(self.chain, self.history, key, listed, proposal.tokens) as walk:
+            decision, chosen = decide(walk, proposal, key, budgeted, self.draw)
+        window = walk.window()
+
+        def told(place: int, token: int, drawn: Key) -> Sample:
+            return report(listed[place], window[place], token, window[place].logprob(token), drawn, logprobs)
+
+        verdict = describe(decision, chosen, proposal, key, told)
+        self.commit(verdict.tokens, window)
+        self.spent += verdict.cost
+        return verdict
 
     def distributions(self, rows: Any, draft: Sequence[int] = ()) -> Window:
         """The laws of ``rows`` [k + 1, vocabulary] along a draft of k tokens, each seeing the draft before it.  Commits nothing."""
-        listed = [as_row(row, self.vocabulary) for row in split_rows(rows)]
-        largest = listed[0].size - 1 if listed else INT32_MAX
-        tokens = tuple(check_integer("a draft token", token, 0, largest) for token in _listed("draft", draft))
-        if len(listed) != len(tokens) + 1:
-            raise InvalidValue(f"rows must hold {len(tokens) + 1} rows, one more than the {len(tokens)} draft tokens, got {len(listed)}")
-        start, key, revision = self.history.position, self.key, self.history.revision
-        try:
-            evaluations, states = self._along(listed, tokens)
-        finally:
-            self.history.rollback(self.history.position - start)
-            self.history.revision = revision  # the same history again, so that earlier windows of this point stay good
-        return Window(tokens, evaluations, states, self.history, revision, key)
+        tokens = tuple(check_integer("a draft token", token, 0) for token in _listed("draft", draft))
+        listed = self._rows(rows, tokens)
+        with Walk(self.chain, self.history, self.key, listed, tokens) as walk:
+            walk[len(tokens)]
+        return walk.window()
 
     def commit(self, tokens: Iterable[int], window: Window | None = None) -> None:
         """Append emitted tokens.  With their window, the stages with memory observe what they saw along it; then all tokens
@@ -163,7 +153,7 @@ class Sampler:
         """This sampler as a value; ``Sampler.restore`` goes on from it as if nothing had happened."""
         key, history = self._key, self.history
         prompt, log = tuple(history.prompt.tolist()), tuple(history.log())
-        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary)
+        return Snapshot(self.chain, key.seed, key.sequence, key.attempt, prompt, log, self.draw, self.vocabulary, spent=self.spent)
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> Sampler:
@@ -176,20 +166,53 @@ class Sampler:
             snapshot.chain, seed=snapshot.seed, sequence=snapshot.sequence, prompt=snapshot.prompt,
             draw=snapshot.draw, vocabulary=snapshot.vocabulary, attempt=snapshot.attempt,
         )
+        sampler.spent = snapshot.spent
         for token, states in snapshot.log:
             sampler.history.append(token, states)
         return sampler
 
-    def _along(self, rows: list[FloatRow], draft: tuple[int, ...]) -> tuple[tuple[Evaluation, ...], tuple[States, ...]]:
-        evaluations: list[Evaluation] = []
-        states: list[States] = []
-        for index, row in enumerate(rows):
-            evaluation = self.chain.evaluate(row, self.history, self.key)
-            evaluations.append(evaluation)
-            if index < len(draft):
-                states.append(_after(evaluation, draft[index]))
-                self.history.append(draft[index], states[-1])
-        return tuple(evaluations), tuple(states)
+    def _take(self, row: FloatRow, key: Key, logprobs: int | None, keep_law: bool = False) -> Sample:
+        """Draw and commit: by the kernels alone where the token is all that is asked for."""
+        fast = self.chain.draw(row, self.history, key, self.draw)
+        if logprobs is None and not keep_law and fast is not None:
+            self.history.append(fast[0], NO_STATES)
+            return Sample(fast[0], fast[1], key)
+        evaluation = self.chain.evaluate(row, self.history, key)
+        drawn = draw_sample(row, evaluation, key, logprobs, self.draw, keep_law, fast)
+        self.history.append(drawn.token, evaluation.after(drawn.token))
+        return drawn
+
+    def _plain(self, rows: Any, rule: RuleLike, logprobs: int | None) -> Verdict:
+        """A step without a draft: one row, one draw."""
+        listed = split_rows(rows)
+        _check_size(listed, 0)
+        if rule is not None:
+            check_rule(rule, NOTHING)
+        return Verdict(0, (self._take(as_row(listed[0], self.vocabulary), self.key, logprobs),))
+
+    def _follow(self, rows: list[FloatRow], proposal: Proposal, logprobs: int | None) -> Verdict:
+        """``rules.follow`` as it runs here: sample row by row for as long as the draws are the draft, with nothing made but the draws."""
+        check_key(self.key, proposal)
+        start, revision = self.history.position, self.history.revision
+        samples: list[Sample] = []
+        try:
+            for row, drafted in zip(rows, (*proposal.tokens, None), strict=True):
+                samples.append(self._take(row, self.key, logprobs))
+                if samples[-1].token != drafted:
+                    break
+        except BaseException:
+            self.history.rollback(self.history.position - start)
+            self.history.revision = revision
+            raise
+        return Verdict(len(samples) - 1, tuple(samples), len(proposal))
+
+    def _rows(self, rows: Any, draft: tuple[int, ...]) -> list[FloatRow]:
+        """One row more than draft tokens, all of which are in the vocabulary."""
+        listed = [as_row(row, self.vocabulary) for row in split_rows(rows)]
+        for token in draft:
+            check_integer("a draft token", token, 0, listed[0].size - 1 if listed else INT32_MAX)
+        _check_size(listed, len(draft))
+        return listed
 
     def _observed(self, emitted: list[int], window: Window) -> list[States | None]:
         if not isinstance(window, Window):
@@ -205,12 +228,13 @@ class Sampler:
         return [*window.states[: len(emitted) - 1], last.after(emitted[-1])]
 
 
+def _check_size(rows: list[Any], drafted: int) -> None:
+    if len(rows) != drafted + 1:
+        wanted = f"rows must hold {drafted + 1} row{'s' if drafted else ''}, one more than the {drafted} draft tokens"
+        raise InvalidValue(f"{wanted}, got {len(rows)}")
+
+
 def _listed(name: str, tokens: Any) -> Iterable[Any]:
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         raise InvalidType(f"{name} must be a sequence of token ids, got {tokens!r}")
     return tokens
-
-
-def _after(evaluation: Evaluation, token: int) -> States:
-    """The states after a draft token; one that cannot be drawn is not observed."""
-    return evaluation.after(token) if evaluation.law.prob(token) > 0 else evaluation.states

@@ -20,7 +20,7 @@ from nalar.history import History, check_history
 from nalar.keys import Key
 from nalar.rows import FloatRow, as_float64, as_row, split_rows
 
-__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "sample", "sample_batch"]
+__all__ = ["Batch", "Sample", "TokenLogprob", "best_tokens", "check_chain", "draw_sample", "report", "sample", "sample_batch"]
 
 
 EMPTY = History()
@@ -149,7 +149,11 @@ def draw_sample(
     if drawn is None:
         token = law.draw(key, draw)
         drawn = token, law.logprob(token)
-    token, logprob = drawn
+    return report(row, law, *drawn, key, logprobs, keep_law)
+
+
+def report(row: FloatRow, law: Distribution, token: int, logprob: float, key: Key, logprobs: int | None, keep_law: bool = False) -> Sample:
+    """What was asked for about ``token``, however it was drawn; ``logprob`` is the law's."""
     kept = law.hold() if keep_law else None
     if logprobs is None:
         return Sample(token, logprob, key, law=kept)

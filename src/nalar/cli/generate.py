@@ -40,13 +40,14 @@ TRACED = 5  # alternatives in a trace, where --logprobs does not say
 @click.option("--ignore-eos", is_flag=True, default=None, help="Go on past the model's end ids.")
 @click.option("--seed", type=int, metavar="N", help="Same seed, same tokens.  [default: fresh, and told on stderr]")
 @click.option("--n", "n", type=int, default=1, show_default=True, metavar="N", help="Replies to draw; the prompt is evaluated once.")
+@click.option("--draft", metavar="NAME", help="Propose tokens ahead: suffix or ngram.  Same tokens, fewer steps.  [default: none]")
 @click.option("--logprobs", type=int, metavar="N", help="Also report log-probabilities, ranks and the N best of each view.")
 @click.option("--echo", is_flag=True, help="With --json: also report the prompt's own log-probabilities.")
 @click.option("--trace", "trace", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE", help="Write one JSON line a token.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming.")
 def generate(
     prompt: str | None, file: Any, chat: bool, system: str | None, model: str, context: int | None, threads: int | None,
-    reproducible: bool, chain: str | None, n: int, echo: bool, trace: str | None, as_json: bool, **given: Any,
+    reproducible: bool, chain: str | None, n: int, draft: str | None, echo: bool, trace: str | None, as_json: bool, **given: Any,
 ) -> int:
     """Generate text that follows PROMPT (or stdin, or --file).
 
@@ -65,7 +66,7 @@ def generate(
         progress = stack.enter_context(PromptProgress())
         if written is not None:
             check_beside(asked_fields(given))
-        request = loaded.request(params=params, chain=written, progress=progress, trace=trace is not None, **ask)
+        request = loaded.request(params=params, chain=written, draft=draft, progress=progress, trace=trace is not None, **ask)
         lines = None if trace is None else stack.enter_context(_open_trace(trace))
         told = loaded.prompt_logprobs(request) if echo else None
         if n == 1 and not as_json:
@@ -170,10 +171,15 @@ def _logprob_table(events: list[Event], model: Model) -> Table:
 
 def _sum(stats: list[Stats]) -> Stats:
     """Replies drawn side by side: their tokens add up, their time is the longest."""
-    together = Stats(emitted=sum(one.emitted for one in stats), prompt_seconds=stats[0].prompt_seconds)
-    together.seconds = max(one.seconds for one in stats)
+    together = Stats(prompt_seconds=stats[0].prompt_seconds, seconds=max(one.seconds for one in stats))
+    for one in stats:
+        together.emitted += one.emitted
+        together.drafted += one.drafted
+        together.accepted += one.accepted
+        together.steps += one.steps
     return together
 
 
 def _tell(stats: Stats, seed: int) -> None:
-    click.echo(f"{stats.emitted} tokens, {stats.tokens_per_second:.1f} tokens/s, seed {seed}", err=True)
+    drafted = f", {stats.accepted} of {stats.drafted} drafted tokens accepted in {stats.steps} steps" if stats.drafted else ""
+    click.echo(f"{stats.emitted} tokens, {stats.tokens_per_second:.1f} tokens/s{drafted}, seed {seed}", err=True)

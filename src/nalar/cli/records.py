@@ -28,7 +28,7 @@ def completion_record(out: Completion, pieces: Pieces) -> dict[str, Any]:
         "finish_reason": out.finish_reason,
         "seed": out.seed,
         "chain": out.chain,
-        "stats": asdict(out.stats) | {"tokens_per_second": out.stats.tokens_per_second},
+        "stats": asdict(out.stats) | {"tokens_per_second": out.stats.tokens_per_second, "acceptance": out.stats.acceptance},
     }
     if out.raw_logprobs is not None:
         record["raw_logprobs"] = [_finite(value) for value in out.raw_logprobs]
