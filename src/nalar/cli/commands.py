@@ -11,6 +11,7 @@ import click
 from nalar.cli.generate import generate
 from nalar.cli.inspect import inspect
 from nalar.cli.models import models
+from nalar.cli.warmup import warmup
 from nalar.errors import NalarError
 
 __all__ = ["cli", "run"]
@@ -24,7 +25,7 @@ def cli() -> None:
     """Sample from language models, exactly as asked."""
 
 
-for command in (generate, inspect, models):
+for command in (generate, inspect, models, warmup):
     cli.add_command(command)
 
 

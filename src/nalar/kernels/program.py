@@ -187,10 +187,11 @@ def temperature(f, value):
 @inner
 def all_gone(values, n):
     """Whether even the greatest quotient underflowed to −inf: the limit of such a temperature is ``apply``'s to find."""
+    greatest = -math.inf
     for j in range(n):
-        if get64(values, j) > -math.inf:
-            return False
-    return True
+        if get64(values, j) > greatest:
+            greatest = get64(values, j)
+    return greatest == -math.inf
 
 
 @inner

@@ -29,15 +29,16 @@ JOB = struct.Struct("=6q5Q5q")  # the first sixteen words of a frame, as frame.p
 JOB_BYTES, pack, unpack = JOB.size, JOB.pack_into, JOB.unpack_from
 RESULT = struct.Struct("=qd")  # token and log-probability
 RESULT_AT = 8 * 30  # frame.TOKEN
-SLOW = 2.0  # seconds of compiling after which it is said
+SLOW = 1.0  # seconds of compiling after which it is said
 log = logging.getLogger("nalar")
 
 
 class Loaded:
-    """The kernels' entries and the frame's numbers, once imported.  The first call of an entry may compile it: if that takes long, it
-    is said, and after it the entry itself stands in its place."""
+    """The kernels' entries and the frame's numbers, once imported.  The first call of an entry may compile it: while that takes long,
+    it is said once, and after it the entry itself stands in its place."""
 
     def __init__(self) -> None:
+        self._said = False
         with caching():
             from nalar.kernels import frame, kept, program, scan
         self.names = frame
@@ -48,15 +49,22 @@ class Loaded:
 
     def _first(self, name: str, entry: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: int) -> Any:
-            start = time.perf_counter()
-            result = entry(*arguments)
-            took = time.perf_counter() - start
-            if took > SLOW:
-                log.warning("Nalar compiled a kernel (%s) for this processor in %.1f s; `nalar warmup` does so ahead of time", name, took)
+            notice = threading.Timer(SLOW, self._say)
+            notice.daemon = True
+            notice.start()
+            try:
+                result = entry(*arguments)
+            finally:
+                notice.cancel()
             setattr(self, name, entry)
             return result
 
         return call
+
+    def _say(self) -> None:
+        if not self._said:
+            self._said = True
+            log.warning("Nalar compiles its kernels for this processor: about ten seconds, once; `nalar warmup` does so ahead of time")
 
 
 _loaded: Loaded | None = None
