@@ -4,7 +4,8 @@ DEMO := nalar generate "The lighthouse keeper" --temperature 0.8 --top-k 40 --to
 BIN := .venv/bin
 # What the kernels must not change runs twice: with them, and on the stages' own apply.
 BOTH_PATHS := $(addprefix tests/,faults test_laws.py test_laws_of_memory.py test_formulas.py test_distribution.py test_sampling.py \
-	test_sampler.py test_rows.py test_goodness_of_fit.py test_memory_and_coins.py test_keys.py test_generate_many.py)
+	test_sampler.py test_rows.py test_goodness_of_fit.py test_memory_and_coins.py test_keys.py test_generate_many.py \
+	test_step.py test_drafts.py test_verify.py)
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1	/' | expand -t 20
