@@ -40,7 +40,7 @@ TRACED = 5  # alternatives in a trace, where --logprobs does not say
 @click.option("--ignore-eos", is_flag=True, default=None, help="Go on past the model's end ids.")
 @click.option("--seed", type=int, metavar="N", help="Same seed, same tokens.  [default: fresh, and told on stderr]")
 @click.option("--n", "n", type=int, default=1, show_default=True, metavar="N", help="Replies to draw; the prompt is evaluated once.")
-@click.option("--draft", metavar="NAME", help="Propose tokens ahead: suffix or ngram.  Same tokens, fewer steps.  [default: none]")
+@click.option("--draft", metavar="NAME", help="Propose tokens ahead: suffix or ngram.  The law stays the same.  [default: none]")
 @click.option("--logprobs", type=int, metavar="N", help="Also report log-probabilities, ranks and the N best of each view.")
 @click.option("--echo", is_flag=True, help="With --json: also report the prompt's own log-probabilities.")
 @click.option("--trace", "trace", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE", help="Write one JSON line a token.")
