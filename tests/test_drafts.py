@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nalar
 from nalar import Chain, History, Key, Proposal
 from nalar.engines.toy import Toy, ToyVocabulary
-from nalar.errors import InvalidType, InvalidValue
+from nalar.errors import EngineFull, InvalidType, InvalidValue
 from nalar.model import Model
 from nalar.speculative import lenient
 from nalar.speculative.drafts import Draft, DraftSource, ModelDraft, Ngram, Suffix
@@ -337,3 +337,12 @@ def test_sources_are_sources_and_drafts_are_drafts() -> None:
         assert isinstance(source, DraftSource)
         assert isinstance(source.begin(Toy()), Draft)
     assert nalar.load("toy").generate("a", draft="none", max_tokens=1, seed=1).stats.drafted == 0
+
+
+def test_a_draft_is_closed_when_the_reply_finds_no_sequence() -> None:
+    """The draft begins before the reply has its sequence; when there is none, it must still be closed."""
+    engine, draft = Toy(sequences=1), Babbler()
+    engine.open()
+    with pytest.raises(EngineFull):
+        Model(engine).generate(PROMPT, seed=1, max_tokens=4, draft=draft)
+    assert draft.closed

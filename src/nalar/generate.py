@@ -14,14 +14,12 @@ from nalar.params import SamplingParams
 from nalar.reply import Reply
 from nalar.sampler import Sampler
 from nalar.speculative.drafts.base import DraftSource
-from nalar.speculative.proposal import Proposal
+from nalar.speculative.proposal import NOTHING, Proposal
 from nalar.speculative.verdict import Verdict
 from nalar.speculative.verifier import RuleLike
 from nalar.trace import Trace, trace_row
 
 __all__ = ["Request", "draw", "run", "sampler_of"]
-
-NOTHING = Proposal.point(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,15 @@ def run(host: Host, request: Request, stats: Stats) -> Generator[Event]:
     """The events of one reply.  Closing the iterator cancels it and frees its sequence."""
     started = time.perf_counter()
     speculation = Speculation(request, host, stats)
-    with host.lock:
-        sequence, stats.reused = host.prefixes.acquire(request.prompt)
-    with host.keeping(sequence):
-        try:
+    try:
+        with host.lock:
+            sequence, stats.reused = host.prefixes.acquire(request.prompt)
+        with host.keeping(sequence):
             last = yield from _draw_all(host, request, speculation, sequence, stats, started)
-        finally:
-            with host.lock:  # a draft may live on the same engine, whose rows are lent until its next call
-                speculation.close()
-            stats.seconds = time.perf_counter() - started
+    finally:
+        with host.lock:  # a draft may live on the same engine, whose rows are lent until its next call
+            speculation.close()
+        stats.seconds = time.perf_counter() - started
     yield last
 
 

@@ -16,14 +16,13 @@ from nalar.keys import STREAM_VERSION, Key, fresh_seed
 from nalar.rows import FloatRow, as_row, split_rows
 from nalar.sampling import Sample, check_chain, draw_sample, report
 from nalar.speculative.lossy import Lossy
-from nalar.speculative.proposal import Proposal
+from nalar.speculative.proposal import NOTHING, Proposal
 from nalar.speculative.verdict import Verdict
 from nalar.speculative.verifier import RuleLike, check_key, check_proposal, check_rule, decide, describe
 from nalar.window import Walk, Window
 
 __all__ = ["Sampler", "Snapshot", "Window"]
 
-NOTHING = Proposal.point(())
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,9 +210,9 @@ def _fast(
         return []
     plain = type(rows) is np.ndarray and rows.dtype.kind == "f" and rows.ndim == 2 and rows.size > 0
     block = rows if plain and vocabulary is None else None
-    one = chains[0] if chains and all(chain is chains[0] for chain in chains) else None
-    if block is not None and one is not None and not any(histories):
-        drawn = fast_block(block, one, keys, draw, threads)
+    shared = chains[0] if chains and all(chain is chains[0] for chain in chains) else None
+    if block is not None and shared is not None and not any(histories):
+        drawn = fast_block(block, shared, keys, draw, threads)
     else:
         known = [history or EMPTY for history in histories]
         drawn = fast_batch([_row_or_none(row, vocabulary) for row in listed], chains, keys, known, draw, threads)

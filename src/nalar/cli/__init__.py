@@ -7,7 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "MISTAKE", "main"]
+
+MISTAKE, INTERRUPTED = 2, 130  # exit statuses: a user's mistake, told in one line, and Ctrl-C
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -16,12 +18,12 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         from nalar.cli.commands import run
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         print(f"nalar: the command line needs {error.name}: pip install 'nalar[cli]'", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(MISTAKE)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

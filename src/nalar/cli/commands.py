@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import click
 
+from nalar.cli import INTERRUPTED, MISTAKE
 from nalar.cli.generate import generate
 from nalar.cli.inspect import inspect
 from nalar.cli.models import models
@@ -15,8 +16,6 @@ from nalar.cli.warmup import warmup
 from nalar.errors import NalarError
 
 __all__ = ["cli", "run"]
-
-MISTAKE, INTERRUPTED = 2, 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nalar.chain import Chain
+from nalar.cli import INTERRUPTED
 from nalar.cli.options import ask_of, asked_fields, law_options, model_options, prompt_options, sampling_params
 from nalar.cli.progress import PromptProgress
 from nalar.cli.records import completion_record, event_record
@@ -25,7 +26,6 @@ from nalar.model import Model, check_beside, load
 
 __all__ = ["generate"]
 
-INTERRUPTED = 130
 TRACED = 5  # alternatives in a trace, where --logprobs does not say
 
 

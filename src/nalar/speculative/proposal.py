@@ -12,7 +12,7 @@ from nalar.errors import InvalidType, InvalidValue
 from nalar.keys import Key
 from nalar.sampling import Sample
 
-__all__ = ["Proposal"]
+__all__ = ["NOTHING", "Proposal"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -112,3 +112,6 @@ def _start_of(keys: list[Key]) -> Key | None:
         wanted = "samples must be drawn with key.draft(0), key.draft(1), … of one step's start"
         raise InvalidValue(f"{wanted}, got {keys[wrong]} for sample {wrong}")
     return start
+
+
+NOTHING = Proposal.point(())  # a step without a draft
